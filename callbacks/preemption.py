@@ -73,8 +73,7 @@ class Preemption(Checkpoint):
             SystemExit: after Ctrl-C or SIGTERM; the other signals requeue a job, which a finished run does not need.
         """
         if self.told in (signal.SIGINT, signal.SIGTERM):
-            tell(f"{signal_name(self.told)}: the run had already finished")
-            raise SystemExit(128 + self.told)
+            raise _told(self.told, "the run had already finished")
 
     @contextmanager
     def obeyed(self) -> Iterator[None]:
@@ -88,8 +87,7 @@ class Preemption(Checkpoint):
         except Exception as error:
             if self.told not in (signal.SIGINT, signal.SIGTERM) or not type(error).__module__.startswith("torch._"):
                 raise
-            tell(f"{signal_name(self.told)}: ended while it compiled; the same command trains what is left")
-            raise SystemExit(128 + self.told) from error
+            raise _told(self.told, "ended while it compiled; the same command trains what is left") from error
 
     def _note(self, number: int, frame: Any) -> None:
         # SIGTERM follows at the time limit itself; the signal before it still counts, since it requeues the job.
@@ -103,7 +101,7 @@ class Preemption(Checkpoint):
 
     def _leave(self, trainer: L.Trainer) -> NoReturn:
         assert self.leaving is not None
-        tell(f"{signal_name(self.leaving)}: saved at step {trainer.global_step}, from where {self._same} goes on")
+        ended = _told(self.leaving, f"saved at step {trainer.global_step}, from where {self._same} goes on")
         if not trainer.is_global_zero:
             raise SystemExit(0)  # a failure status would have rank 0 killed before it is done
         before = self._before[signal.Signals(self.leaving)]
@@ -118,7 +116,14 @@ class Preemption(Checkpoint):
                 if slurm.NOT_QUEUED_AGAIN not in str(error):
                     raise
                 tell(first_line(error))
-        raise SystemExit(128 + self.leaving)
+        raise ended
+
+
+def _told(number: int, what: str) -> Ended:
+    """Tells what a signal has done; returns the end of the program by it."""
+    ended = Ended(number, f"{signal_name(number)}: {what}")
+    tell(ended.told)
+    return ended
 
 
 def _end_at_once(number: int, frame: Any) -> NoReturn:

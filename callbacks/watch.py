@@ -111,15 +111,7 @@ class Watch(Callback):
             LabError: if there is a schedule, and the number of steps is not known; for what is no number of steps; at
                 the first call, if tables of an earlier training are there, of which this one would keep nothing.
         """
-        try:
-            now, end = index(step), None if steps is None else index(steps)
-            right = now >= 0 and (end is None or end >= 1)
-        except TypeError:
-            right = False
-        if not right:
-            raise LabError(
-                f"a watch takes whole numbers of steps, as at(step=0, steps=1000), got {step!r} of {steps!r}"
-            )
+        now, end = _whole(step), None if steps is None else _whole(steps, 1)
         if end is not None:
             heat(self.model, min(now / end, 1.0))
         elif self._has_schedule:
@@ -136,8 +128,13 @@ class Watch(Callback):
         if looks and now % self.every_n_steps == 0:
             self._look(now)
 
-    def gradients(self, step: int) -> None:
-        """Keeps mean |gradient| of every layer's W_Q, W_K and W_V if due; call it before the optimiser's step."""
+    def gradients(self, step: SupportsIndex) -> None:
+        """Keeps mean |gradient| of every layer's W_Q, W_K and W_V if due; call it before the optimiser's step.
+
+        Raises:
+            LabError: for what is no number of steps.
+        """
+        step = _whole(step)
         for one in self.norms if step % self.every_n_steps == 0 else ():
             layers = norms_by_layer(self.model)
             if not layers and not self._told:
@@ -148,13 +145,23 @@ class Watch(Callback):
                 )
             one.keep(Findings([{"layer": layer, **norms} for layer, norms in layers.items()]), None, step)
 
-    def last(self, step: int) -> None:
-        """Looks at the model after its last step."""
+    def last(self, step: SupportsIndex) -> None:
+        """Looks at the model after its last step.
+
+        Raises:
+            LabError: for what is no number of steps.
+        """
+        step = _whole(step)
         self._take_back(step)
         self._look(step)
 
-    def end(self, step: int, looks: bool = True) -> None:
-        """Looks once more, if the model is still that of the last step, and draws the pictures over training."""
+    def end(self, step: SupportsIndex, looks: bool = True) -> None:
+        """Looks once more, if the model is still that of the last step, and draws the pictures over training.
+
+        Raises:
+            LabError: for what is no number of steps.
+        """
+        step = _whole(step)
         self._take_back(step)
         if looks:
             self._look(step)
@@ -203,3 +210,14 @@ class Watch(Callback):
             if one.pictures_every_n_epochs:
                 one.keep_arrays(findings, f"step_{step:07d}")
                 one.draw_found(findings, f"_step_{step:07d}")
+
+
+def _whole(number: SupportsIndex, least: int = 0) -> int:
+    """The number of steps; raises LabError for what is none."""
+    try:
+        steps = index(number)
+    except TypeError:
+        steps = -1
+    if steps < least:
+        raise LabError(f"a watch takes whole numbers of steps, as at(step=0, steps=1000), got {number!r}")
+    return steps

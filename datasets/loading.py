@@ -140,6 +140,12 @@ class DataModule(L.LightningDataModule, ABC):
     locations: tuple[str, ...] = ()
     ragged: ClassVar[bool] = False
 
+    def __repr__(self) -> str:
+        """The class and its sizes, as far as they are known before the data are loaded."""
+        known = {name: vars(self).get(name) for name in ("batch_size", "validation_size", "epoch_size", "epoch_steps")}
+        told = ", ".join(f"{name}={value}" for name, value in known.items() if value is not None)
+        return f"{type(self).__name__}({told})"
+
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """Names of the labels; those of images may be known only once the images are loaded."""

@@ -107,6 +107,20 @@ def lacks_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or bool(said)
 
 
+def cause_of(error: BaseException) -> BaseException | None:
+    """Returns what a LabError that tells an error of a library is raised from: None, so that it stands alone.
+
+    It is the error itself where the user's code has failed, whose lines a traceback shows, and with
+    ``HYDRA_FULL_ERROR=1``.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        if os.environ.get("HYDRA_FULL_ERROR") or users_line_of(one):
+            return error
+        one = one.__cause__ or one.__context__
+    return None
+
+
 @contextmanager
 def blamed(what: str) -> Iterator[None]:
     """Tells an unexpected error within the block in one sentence, with the line that it came from.

@@ -86,14 +86,20 @@ def _leave_terminal() -> None:
 
 
 class Ended(SystemExit):
-    """The end of the program by a signal, with exit status 128 + signal, as a handler raises it."""
+    """The end of the program by a signal, with exit status 128 + signal.
 
-    def __init__(self, number: int) -> None:
+    Attributes:
+        number: of the signal.
+        told: what the user was told of it; "Ctrl-C: ended" by default.
+    """
+
+    def __init__(self, number: int, told: str | None = None) -> None:
         super().__init__(128 + number)
         self.number = number
+        self.told = told or f"{signal_name(number)}: ended"
 
-    def __reduce__(self) -> tuple[type[Ended], tuple[int]]:
-        return Ended, (self.number,)
+    def __reduce__(self) -> tuple[type[Ended], tuple[int, str]]:
+        return Ended, (self.number, self.told)
 
 
 @contextmanager

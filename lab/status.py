@@ -2,12 +2,14 @@
 
 python -m lab.status runs
 python -m lab.status runs/main_task --watch 5
+python -m lab.status runs --json                           # for a program
 python -m lab.status --plan experiment=reasoning softmax=softmax,norm_softmax seed=0,1     # of a sweep, before it runs
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -20,7 +22,7 @@ from rich.text import Text
 
 from lab.config.arguments import Parser
 from lab.console import LabError, refusals, tables
-from lab.sweeps.status import Gathering, notes, table
+from lab.sweeps.status import Gathering, notes, plain, table
 
 
 def _plan(words: list[str]) -> tuple[Path, list[Path]]:
@@ -36,6 +38,7 @@ def main() -> None:
     """Runs the command line."""
     parser = Parser(prog="python -m lab.status", description=__doc__)
     parser.add_argument("root", type=Path, nargs="?", help="a folder of runs; default: runs")
+    parser.add_argument("--json", action="store_true", help="print the runs as JSON, once, for a program to read")
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="show the table again every SECONDS seconds")
     parser.add_argument(
         "--plan",
@@ -46,8 +49,9 @@ def main() -> None:
     arguments = parser.parse_args()
     only = None
     if arguments.plan is not None:
-        if any(word.startswith("--watch") for word in arguments.plan):
-            parser.error("--watch must come before --plan, which reads everything after it as overrides")
+        for flag in ("--watch", "--json"):
+            if any(word.startswith(flag) for word in arguments.plan):
+                parser.error(f"{flag} must come before --plan, which reads everything after it as overrides")
         if arguments.root is not None:
             parser.error(
                 f"{arguments.root} cannot be given with --plan: name the folder of planned runs with paths.runs="
@@ -59,8 +63,12 @@ def main() -> None:
         raise LabError(f"{arguments.root} is no folder: name one that holds runs, as in python -m lab.status runs")
     if arguments.watch is not None and not 0 < arguments.watch <= 86_400:
         parser.error(f"--watch takes a positive number of seconds, a day at most, got {arguments.watch:g}")
+    if arguments.json and arguments.watch is not None:
+        parser.error("--json prints the runs once: leave --watch out")
     gathering = Gathering(arguments.root, only)
-    if arguments.watch is None:
+    if arguments.json:
+        print(json.dumps([plain(run, arguments.root) for run in gathering.look()], indent=2))
+    elif arguments.watch is None:
         _show(gathering, arguments.root)
     else:
         with suppress(KeyboardInterrupt):

@@ -302,12 +302,12 @@ def train_in(folder: Path, *overrides: str) -> Path:
     return only_run(folder)
 
 
-def problem_with(overrides: Sequence[str], config_dir: Path | None = None, sweep: bool | None = None) -> str | None:
+def problem_with(overrides: Sequence[str], config_dir: Path | None = None, several: str | None = None) -> str | None:
     """What is said of overrides that do not compose; None of those that do."""
     from lab.config.command_line import composed
 
     try:
-        composed(overrides, config_dir, sweep)
+        composed(overrides, config_dir, several)
     except LabError as error:
         return str(error)
     return None

@@ -28,7 +28,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdap
 
 from lab.config.suggestions import HYDRA_KEYS, choices
 from lab.config.values import adapter_of, check_value
-from lab.console import MOST_THREADS, LabError, first_line, unexpected, users_line_of
+from lab.console import MOST_THREADS, LabError, cause_of, first_line, unexpected, users_line_of
 
 # Seeds that Lightning and numpy accept for their random generators.
 _Seed = Annotated[int, Field(ge=0, lt=2**32)]
@@ -160,7 +160,7 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
         why = first_line(error)
         raise LabError(
             f"{error.full_key} has no value: {why[0].lower()}{why[1:]}; give it one with {error.full_key}="
-        ) from error
+        ) from cause_of(error)
     return plain
 
 
@@ -222,7 +222,9 @@ def _check_node(node: Any, path: str) -> None:
             target = get_object(node["_target_"])
         except (Exception, SystemExit) as error:
             target = str(node["_target_"])
-            raise LabError(f"{path}._target_={target} cannot be imported: {_not_imported(target, error)}") from error
+            raise LabError(
+                f"{path}._target_={target} cannot be imported: {_not_imported(target, error)}"
+            ) from cause_of(error)
         finally:
             logging.getLogger("hydra.utils").disabled = False
         given: Sequence[str] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,9 +25,11 @@ from lab.config.hydra_internals import argument_parser, keys_of, loader, options
 from lab.config.identity import NOT_WHAT
 from lab.config.overrides import last_of_each, parsed, values_of
 from lab.config.suggestions import DEFAULTS_FOR, choices
-from lab.console import LabError, not_installed, refusals
+from lab.console import LabError, cause_of, not_installed, refusals
 
-_WITH_M = "add -m, as in python -m lab.train -m"
+# How several runs are asked for, the end of a sentence that refuses them here; {} stands for what was typed.
+BY_A_SWEEP = "add -m, as in python -m lab.train -m {}"
+FROM_PYTHON = "loop over lab.run, or train seeds together, as with seeds=2"
 # Names that something reads at the top, also those of defaults that an experiment gives for configs not chosen here.
 _READ = {"": {path.split(".")[0] for path in PLAIN_VALUES} | {"hydra", *DEFAULTS_FOR}}
 # And in each group of options that are no arguments of a class with a signature to check them against.
@@ -86,34 +88,44 @@ def check_overrides(arguments: Sequence[str]) -> None:
         if given.info or given.resolve:
             return
         typed, config_dir = given.overrides, config_dir_of(given)
-        once = [] if _is_sweep(given) else [composed(typed, config_dir, sweep=False).config]
-        given_in_vain = _defaults(typed)
+        once = [] if _is_sweep(given) else [composed(typed, config_dir, BY_A_SWEEP).config]
         for config in once or each_value(typed, config_dir):
             # A placeholder: the folder is named after what is run, which is not known yet.
             config.paths.run = "."
             check(config)
-            given_in_vain = {key: line for key, line in given_in_vain.items() if not _refers_to(config, key)}
-        for key, line in given_in_vain.items():
-            raise LabError(
-                f"{line} does nothing: it is a default for {DEFAULTS_FOR[key.split('.')[0]]}, which is not chosen or "
-                "has a value of its own; leave it out"
-            )
 
 
-def _defaults(typed: Sequence[str]) -> dict[str, str]:
-    """Overrides of defaults (:data:`lab.config.suggestions.DEFAULTS_FOR`) by their key, ``norm_softmax.tau``."""
-    # Without what is deeper: no such default is a mapping.
-    ours = {".".join(key.split(".")[:2]): one.text for key, one in last_of_each(typed).items()}
-    return {key: line for key, line in ours.items() if key.split(".")[0] in DEFAULTS_FOR and not line.startswith("~")}
+def _reading(overrides: Sequence[str], configs: Iterable[DictConfig]) -> Iterator[DictConfig]:
+    """Yields the configs, which these overrides compose.
+
+    Raises:
+        LabError: after the last one, if none of them reads a default (:data:`lab.config.suggestions.DEFAULTS_FOR`)
+            that an override gives.
+    """
+    # By their key, norm_softmax.tau, without what is deeper: no such default is a mapping.
+    left = {
+        ".".join(key.split(".")[:2]): one.text
+        for key, one in last_of_each(overrides).items()
+        if key.split(".")[0] in DEFAULTS_FOR and not one.text.startswith("~")
+    }
+    for config in configs:
+        left = {key: text for key, text in left.items() if not _refers_to(config, key)}
+        yield config
+    for key, text in left.items():
+        raise LabError(
+            f"{text} does nothing: it is a default for {DEFAULTS_FOR[key.split('.')[0]]}, which is not chosen or "
+            "has a value of its own; leave it out"
+        )
 
 
-def composed(overrides: Sequence[str], config_dir: Path | None = None, sweep: bool | None = None) -> Composed:
+def composed(overrides: Sequence[str], config_dir: Path | None = None, several: str | None = None) -> Composed:
     """Composes what ``python -m lab.train <overrides>`` runs; of several values of a key, it takes the first.
 
     Args:
         overrides: as typed.
         config_dir: further configs, as under ``--config-dir``.
-        sweep: whether the overrides are for a sweep. False refuses those that act only in sweeps; None: not known.
+        several: refuses what acts in sweeps alone, and defaults that nothing reads; ends the sentence that does so,
+            ``BY_A_SWEEP`` or ``FROM_PYTHON``. None where the overrides are not those of one run.
 
     Raises:
         LabError: says in one sentence what is wrong with these overrides.
@@ -123,9 +135,13 @@ def composed(overrides: Sequence[str], config_dir: Path | None = None, sweep: bo
         _check_allowed(typed)
         whole = _composed([_values(override)[0] for override in typed])
         _check_read(typed, whole)
-        if sweep is False and (problem := _ignored(typed, whole)):
-            raise LabError(problem)
-        return _without_hydra(whole)
+        if several is None:
+            return _without_hydra(whole)
+        _check_not_of_sweeps(typed, whole, several)
+        found = _without_hydra(whole)
+        for _ in _reading(overrides, [found.config]):
+            pass  # after it, a default that nothing reads is refused
+        return found
 
 
 def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iterator[DictConfig]:
@@ -134,29 +150,34 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
     Plain values, such as seeds, are checked without a config for each.
 
     Raises:
-        LabError: says in one sentence what is wrong with a value.
+        LabError: says in one sentence what is wrong with a value; after the last config, which default nothing reads.
     """
     with initialized(config_dir):
-        typed = parsed(overrides, loader())
-        _check_allowed(typed)
-        whole = _composed([_values(override)[0] for override in typed])
-        _check_read(typed, whole)
-        own = {override.key_or_group for override in typed}
-        params = values_of(whole.hydra.sweeper.params)
-        planned = parsed([f"{key}={one}" for key, one in params.items() if key.lstrip("+") not in own], loader())
-        for override in (*planned, *typed):
-            if override.is_sweep_override() and override.key_or_group.startswith("paths."):
-                raise LabError(f"{override.input_line}: a sweep's runs lie in one place, so give one value")
-        values = [_values(override) for override in (*planned, *typed)]
-        first = [some[0] for some in values]
-        yield _without_hydra(_composed(first) if planned else whole).config
-        for place, (override, some) in enumerate(zip((*planned, *typed), values, strict=True)):
-            for value in some[1:]:
-                # A plain value changes nothing else and is checked by itself; the name of a config may change anything.
-                if override.key_or_group in PLAIN_VALUES and not options_of(override.key_or_group):
-                    check_plain(override.key_or_group, parsed([value])[0].value())
-                else:
-                    yield _without_hydra(_composed([*first[:place], value, *first[place + 1 :]])).config
+        yield from _reading(overrides, _each_value(overrides))
+
+
+def _each_value(overrides: Sequence[str]) -> Iterator[DictConfig]:
+    """Yields the configs of :func:`each_value`; Hydra must be initialised."""
+    typed = parsed(overrides, loader())
+    _check_allowed(typed)
+    whole = _composed([_values(override)[0] for override in typed])
+    _check_read(typed, whole)
+    own = {override.key_or_group for override in typed}
+    params = values_of(whole.hydra.sweeper.params)
+    planned = parsed([f"{key}={one}" for key, one in params.items() if key.lstrip("+") not in own], loader())
+    for override in (*planned, *typed):
+        if override.is_sweep_override() and override.key_or_group.startswith("paths."):
+            raise LabError(f"{override.input_line}: a sweep's runs lie in one place, so give one value")
+    values = [_values(override) for override in (*planned, *typed)]
+    first = [some[0] for some in values]
+    yield _without_hydra(_composed(first) if planned else whole).config
+    for place, (override, some) in enumerate(zip((*planned, *typed), values, strict=True)):
+        for value in some[1:]:
+            # A plain value changes nothing else and is checked by itself; the name of a config may change anything.
+            if override.key_or_group in PLAIN_VALUES and not options_of(override.key_or_group):
+                check_plain(override.key_or_group, parsed([value])[0].value())
+            else:
+                yield _without_hydra(_composed([*first[:place], value, *first[place + 1 :]])).config
 
 
 def _composed(single: Sequence[str]) -> DictConfig:
@@ -168,17 +189,19 @@ def _composed(single: Sequence[str]) -> DictConfig:
     try:
         config = compose("train", overrides=list(single), return_hydra_config=True)
     except HydraException as error:
-        raise LabError(explained(error, single)) from error
+        raise LabError(explained(error, single)) from cause_of(error)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{mark.name}, line {mark.line + 1}: " if mark else ""
-        raise LabError(f"{where}{error.problem}: this is no YAML") from error
+        raise LabError(f"{where}{error.problem}: this is no YAML") from cause_of(error)
     except (OmegaConfBaseException, ValueError) as error:
         for override in parsed(single):
             key = override.key_or_group
             if (options := options_of(key)) and not isinstance(override.value(), str | list):
-                raise LabError(f"{override.input_line} is no name of a config; {choices('', options)}") from error
-        raise LabError(flattened(str(error))) from error
+                raise LabError(f"{override.input_line} is no name of a config; {choices('', options)}") from cause_of(
+                    error
+                )
+        raise LabError(flattened(str(error))) from cause_of(error)
     if config.hydra.runtime.choices["hydra/sweeper"] == "search" and find_spec("optuna") is None:
         raise LabError(f"a search needs {not_installed('Optuna', 'optuna')}")
     return config
@@ -368,20 +391,28 @@ def _values(override: Override) -> list[str]:
     return [found[0], found[-1]] if override.is_range_sweep() and len(found) > 1 else found
 
 
-def _ignored(overrides: Sequence[Override], config: DictConfig) -> str | None:
-    """Says in one sentence which override a single run would ignore, if any; ``config`` is what they compose."""
+def _check_not_of_sweeps(overrides: Sequence[Override], config: DictConfig, several: str) -> None:
+    """Refuses what a single run would ignore.
+
+    Args:
+        overrides: as typed.
+        config: what they compose.
+        several: how several runs are asked for.
+
+    Raises:
+        LabError: at the first such override.
+    """
     for override in overrides:
         key, line = override.key_or_group, override.input_line
         if override.is_sweep_override():
-            return f"{line} asks for several runs, and without -m there is one: {_WITH_M} {line}"
+            raise LabError(f"{line} asks for several runs, and this is one: {several.format(line)}")
         of_sweeps = key in ("hydra/launcher", "hydra/sweeper") and override.value() != "basic"
         if of_sweeps or key.startswith(("hydra.launcher.", "hydra.sweeper.")):
-            return f"{line} has an effect only in sweeps, and without -m this is one run, here: {_WITH_M} {line}"
+            raise LabError(f"{line} has an effect only in sweeps, and this is one run, here: {several.format(line)}")
     typed = {override.key_or_group: override for override in overrides}
     if "sweep" in typed:
         # A single run taken from a sweep names the sweep, too, but gives a value for every key that it sweeps over.
         swept = [key for key in config.hydra.sweeper.params or () if key.lstrip("+") not in typed]
         if swept:
             line = typed["sweep"].input_line
-            return f"without -m, {line} is one run and leaves {', '.join(swept)} out: {_WITH_M} {line}"
-    return None
+            raise LabError(f"{line} is one run here and leaves {', '.join(swept)} out: {several.format(line)}")

@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from lab.config.identity import NOT_WHAT
-from lab.console import LabError
+from lab.console import LabError, cause_of
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def parsed(texts: Sequence[str], loader: ConfigLoader | None = None) -> list[typ
             raise LabError(
                 f"{text!r} cannot be read: write name=value, a list as name=[1,2], and other signs in "
                 "quotes, as in \"name='my runs'\""
-            ) from error
+            ) from cause_of(error)
     return found
 
 

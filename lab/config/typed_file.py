@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from yaml import YAMLError
 
 from lab.config.suggestions import choices
-from lab.console import LabError
+from lab.console import LabError, cause_of
 
 Content = TypeVar("Content")
 
@@ -34,7 +34,7 @@ def read_typed(path: Path, kind: type[Content], **known: Any) -> Content:
     try:
         content = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     except (OSError, YAMLError, OmegaConfBaseException) as error:
-        raise LabError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise LabError(f"{path} cannot be read: {' '.join(str(error).split())}") from cause_of(error)
     if not isinstance(content, dict):
         raise LabError(f"{path} must hold keys and values")
     for key in known.keys() & content.keys():
@@ -48,9 +48,9 @@ def read_typed(path: Path, kind: type[Content], **known: Any) -> Content:
         where = ".".join(str(part) for part in first["loc"])
         if first["type"] == "unexpected_keyword_argument":
             valid = [field.name for field in fields(_kind_at(kind, place)) if field.name not in known]
-            raise LabError(f"{path}: {where} is not known; {choices(str(last), valid)}") from error
+            raise LabError(f"{path}: {where} is not known; {choices(str(last), valid)}") from cause_of(error)
         message = first["msg"].removeprefix("Value error, ").replace("Field required", "is missing")
-        raise LabError(f"{path}: {where + ': ' if where else ''}{message}") from error
+        raise LabError(f"{path}: {where + ': ' if where else ''}{message}") from cause_of(error)
 
 
 @cache

@@ -14,7 +14,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnot
 from pydantic_core import ErrorDetails, SchemaError
 
 from lab.config.suggestions import LONGEST_LIST
-from lab.console import LabError
+from lab.console import LabError, cause_of
 
 # A constructor is given values as typed, without conversion: "3" is not a number, true is not 1, and 2.0 is not a whole
 # number; infinity and nan are allowed only under Field(allow_inf_nan=True).
@@ -79,7 +79,7 @@ def check_value(adapter: TypeAdapter[Any] | None, value: Any, path: str) -> None
         _, value, path = max(found, key=lambda one: len(one[2]))
         must = " or ".join(dict.fromkeys(_must(adapter, one) for one, _, place in found if place == path))
         shown = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
-        raise LabError(f"{path}={shown} is wrong: it must {must}") from error
+        raise LabError(f"{path}={shown} is wrong: it must {must}") from cause_of(error)
 
 
 def _place(value: Any, path: str, location: Sequence[int | str]) -> tuple[Any, str]:

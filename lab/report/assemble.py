@@ -13,7 +13,7 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.console import tell
+from lab.console import counted, tell
 from lab.files import lies_in
 from lab.report.against import MatchedRow, set_beside
 from lab.report.drawings import Drawing, drawings_of
@@ -63,6 +63,12 @@ class Report:
     table: Table | None = None
     rows: Sequence[MatchedRow] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Folders and how many runs and settings, in one line: all that it holds would fill a notebook."""
+        of = f"{counted(len(self.runs), 'run')} in {counted(len(self.settings), 'setting')}"
+        damaged = f", {len(self.damaged):,} damaged" if self.damaged else ""
+        return f"Report({', '.join(map(str, self.roots))}: {of}{damaged})"
 
     @property
     def settings(self) -> list[Setting]:

@@ -13,7 +13,16 @@ from hydra.errors import InstantiationException
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from lab.console import LabError, Unfinished, first_line, lacks_memory, raised_on_purpose, unexpected, users_line_of
+from lab.console import (
+    LabError,
+    Unfinished,
+    cause_of,
+    first_line,
+    lacks_memory,
+    raised_on_purpose,
+    unexpected,
+    users_line_of,
+)
 from lab.files import is_full
 from lab.runs.summary import Status
 
@@ -61,7 +70,7 @@ class Ending:
             if (sentence := self._sentence(error)) is not None:
                 self.reason = sentence
                 unfinished = isinstance(error, Unfinished) or is_full(error) or _of_the_system(error)
-                raise (Unfinished if unfinished else LabError)(sentence) from error
+                raise (Unfinished if unfinished else LabError)(sentence) from cause_of(error)
             self.reason = f"{type(error).__name__}: {error}"
             raise
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lab.config.command_line import composed
+from lab.config.command_line import FROM_PYTHON, composed
 from lab.config.identity import identity
 from lab.config.overrides import Override, last_of_each, read_override
 from lab.console import LabError
@@ -77,7 +77,7 @@ class RunSpec:
         Raises:
             LabError: if they do not compose, or are those of several runs.
         """
-        found = composed(overrides, sweep=False)
+        found = composed(overrides, several=FROM_PYTHON)
         return cls.of(found.config, overrides, found.choices)
 
     def changed(self, **changes: Any) -> RunSpec:

@@ -214,6 +214,8 @@ class Summary(_Part):
         told += [self.error] if self.error else []
         return f"{self.status}: {', '.join(told)}"
 
+    __repr__ = __str__  # a notebook shows the list that lab.run returns by it
+
     @property
     def watched_told(self) -> str:
         """The watched metric and its newest value, as in "loss 5.61"; "" before there is one, and for the accuracy."""
@@ -242,7 +244,14 @@ def load_summary(folder: str | Path) -> Summary:
         raise DamagedFile(folder, "holds no run: there is no such folder")
     path = folder / FILE
     # Not with pydantic's own JSON parser: NaN must be told apart from a number.
-    content = read_json(path)
+    try:
+        content = read_json(path)
+    except DamagedFile as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        from lab.runs.walk import instead_of  # here, since it looks for what this module names
+
+        raise DamagedFile(folder, f"holds no run: {instead_of(folder, FILE)}") from None
     version = content.get("version") if isinstance(content, dict) else None
     if isinstance(version, int) and version > VERSION:
         raise NewerSummary(path, f"is of version {version}, and this lab reads up to {VERSION}: update the lab")

@@ -18,7 +18,7 @@ from lab.config.compose import initialized
 from lab.config.explained import explained
 from lab.config.hydra_internals import Choices, compose_multirun, loader, split_into_jobs
 from lab.config.overrides import Override, last_of_each, parsed, values_of
-from lab.console import LabError, refusals
+from lab.console import LabError, cause_of, refusals
 from lab.files import check_writable
 from lab.runs.provenance import command_line
 from lab.runs.spec import run_name, runs_folder, seeds_of
@@ -133,7 +133,7 @@ def planned_runs(arguments: Sequence[str]) -> tuple[Path, list[Path]]:
                 raise LabError("a search chooses its runs as it goes, so there is no list of them beforehand")
             names = planned(config)
         except (HydraException, OmegaConfBaseException) as error:
-            raise LabError(explained(error, overrides)) from error
+            raise LabError(explained(error, overrides)) from cause_of(error)
     runs = runs_folder(config)
     check_apart(names)
     return runs, [runs / name for name in names]

@@ -52,7 +52,8 @@ class RunStatus:
             into.
         epochs, max_epochs: trained and to be trained.
         accuracy: last validation accuracy; None before there is one.
-        watched: last value of the metric that is watched for the moment, with its name; "" where it is the accuracy.
+        metric, value: the metric that is watched for the moment, and its last value; None where they are not known.
+        watched: both as text; "" where it is the accuracy.
         moment: epoch of the Eureka-moment; None without.
         change: epoch of the change point of the metric that is watched; None without.
         seconds_left: of a running run, when its summary was written.
@@ -65,6 +66,8 @@ class RunStatus:
     epochs: int = 0
     max_epochs: int = 0
     accuracy: float | None = None
+    metric: str | None = None
+    value: float | None = None
     watched: str = ""
     moment: int | None = None
     change: int | None = None
@@ -90,6 +93,8 @@ def status_of(folder: Path) -> RunStatus:
         epochs=epochs,
         max_epochs=most,
         accuracy=summary.accuracy,
+        metric=summary.eureka.metric,
+        value=summary.watched,
         watched=summary.watched_told,
         moment=summary.moment,
         change=summary.change,
@@ -216,6 +221,24 @@ def _cells(run: RunStatus, root: Path) -> dict[str, str]:
         "change point": f"{run.change:,}" if run.change is not None else "",
         "left": duration(run.seconds_left) if run.seconds_left is not None else "",
         "reason": _shown(next(iter(run.reason.strip().splitlines()), "")),
+    }
+
+
+def plain(run: RunStatus, root: Path) -> dict[str, str | float | None]:
+    """The cells of a run as values, for a program: None where they are not known."""
+    begun = run.metric is not None  # there is a summary that can be read
+    return {
+        "status": run.status,
+        "run": os.path.relpath(run.folder, root),
+        "epoch": run.epochs if begun else None,
+        "max_epochs": run.max_epochs or None,
+        "accuracy": run.accuracy,
+        "metric": run.metric,
+        "value": run.value,
+        "moment": run.moment,
+        "change_point": run.change,
+        "seconds_left": run.seconds_left,
+        "reason": run.reason or None,
     }
 
 

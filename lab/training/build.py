@@ -24,7 +24,7 @@ from lab.callbacks.eureka import EurekaMoment
 from lab.callbacks.preemption import Preemption
 from lab.config.check import HALF, no_half_on_a_cpu, takes
 from lab.config.command_line import composed
-from lab.console import LabError, blamed, tell
+from lab.console import LabError, blamed, cause_of, tell
 from lab.datasets.contract import check_parts, facts_of
 from lab.datasets.loading import IGNORED, DataModule
 from lab.models.composed_softmax import softmax_factory
@@ -261,7 +261,7 @@ def build_trainer(spec: RunSpec, callbacks: Sequence[Callback], loggers: Sequenc
     except InstantiationException as error:
         # As where devices do not fit the accelerator, or a package for one is missing.
         if isinstance(error.__cause__, TypeError | ImportError):
-            raise LabError(f"these options of trainer do not work here: {error.__cause__}") from error
+            raise LabError(f"these options of trainer do not work here: {error.__cause__}") from cause_of(error)
         raise
     assert isinstance(trainer, L.Trainer)
     asked = spec.config.trainer

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from lab.files import is_full
-from lab.signals import Ended, ended_surely, handling, signal_name
+from lab.signals import Ended, ended_surely, handling
 
 # Python's own handlers. Others stay: a launcher's, or that of a shell that starts a process in the background.
 _OWN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -50,5 +50,6 @@ def _end(number: int, frame: Any) -> NoReturn:
         if signal.getsignal(one) is _end:
             signal.signal(one, signal.SIG_IGN)
     # Not through Python's buffers: the signal may have interrupted a write to them.
-    os.write(2, f"\n{signal_name(number)}: ended\n".encode())
-    raise Ended(number)
+    ended = Ended(number)
+    os.write(2, f"\n{ended.told}\n".encode())
+    raise ended

@@ -51,6 +51,26 @@ from lab.training.resume import check_processes, check_resumable
 from lab.training.seeds.train import check_trainer, train_together
 
 
+@contextmanager
+def _lightning_silent() -> Iterator[None]:
+    """Lets Lightning print, within the block, no more than warnings of its logger and what its profiler has found."""
+    # Here, where Lightning is loaded: what it sets itself as it loads has to stay.
+    lightning, profilers = map(logging.getLogger, ("lightning.pytorch", "lightning.pytorch.profilers"))
+    before = lightning.level, profilers.level
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        # In seeds trained together (vmap), fused CPU attention is called seed by seed, which costs almost nothing.
+        warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
+        try:
+            lightning.setLevel(logging.WARNING)
+            profilers.setLevel(logging.INFO)  # what trainer.profiler= has found
+            yield
+        finally:
+            lightning.setLevel(before[0])
+            profilers.setLevel(before[1])
+
+
+@_lightning_silent()
 def train(spec: RunSpec) -> list[Summary]:
     """Trains the runs of ``spec``, resumes them or finds them finished; returns one summary per seed.
 
@@ -75,16 +95,11 @@ def train(spec: RunSpec) -> list[Summary]:
 
 
 def _prepare_process(spec: RunSpec) -> None:
-    """Prepares this process for any training: its rank, warnings, threads, and notes on slow settings."""
+    """Prepares this process for any training: its rank, threads, and notes on slow settings."""
     trainer = spec.config.trainer
     if device_count(trainer) == 1 and trainer.num_nodes == 1:
         # A rank in its environment is among processes that train runs of their own: tasks of srun, a seed each, say.
         train_as_rank_0()
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # what trainer.profiler= has found
-    warnings.filterwarnings("ignore", module="lightning")
-    # In seeds trained together (vmap), fused CPU attention is called seed by seed, which costs almost nothing.
-    warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
     if spec.config.threads is not None:
         torch.set_num_threads(spec.config.threads)
     if spec.config.compile:

@@ -15,7 +15,7 @@ from torch import nn
 from lab.callbacks.diagnostics.base import Diagnostic
 from lab.config.check import check
 from lab.config.suggestions import explain_key
-from lab.console import LabError, tell
+from lab.console import LabError, cause_of, tell
 from lab.datasets.loading import DataModule
 from lab.datasets.text.data import CausalLanguageData, TextData
 from lab.datasets.text.given import TOKENIZER
@@ -83,7 +83,7 @@ def inspect(
         try:
             OmegaConf.update(config, key, value, merge=False)
         except OmegaConfBaseException as error:
-            raise LabError(explain_key(config, key)) from error
+            raise LabError(explain_key(config, key)) from cause_of(error)
     check(config)
     elsewhere = [override for override in callbacks if override.startswith("hydra.searchpath=")]
     options = (*elsewhere, *trained.softmax_defaults(), *softmax_options)

@@ -44,6 +44,10 @@ class Trained:
     step: int
     data_fingerprint: Tensor | None
 
+    def __repr__(self) -> str:
+        """The checkpoint in one line, without its weights."""
+        return f"Trained({self.path}: {self.step:,} steps, {sum(one.numel() for one in self.state.values()):,} numbers)"
+
     def data(self) -> DataModule:
         """The data of the run, set up; missing files are not downloaded.
 

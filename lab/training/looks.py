@@ -18,7 +18,7 @@ from lab.config.check import check
 from lab.config.command_line import composed
 from lab.config.overrides import one_value, read_override
 from lab.config.suggestions import choices
-from lab.console import LabError, first_line, tables, tell
+from lab.console import LabError, cause_of, first_line, tables, tell
 from lab.datasets.loading import DataModule
 from lab.files import as_path, check_writable, write_json
 from lab.observation.observe import Findings, observe
@@ -107,12 +107,12 @@ class Looks:
         except LabError as error:  # in the words that were typed
             # Not within the name of a class, as in lab.callbacks.diagnostics.
             told = re.sub(r"(?<![\w.])callbacks(=|\.)", lambda m: "diagnostics=" if m[1] == "=" else "", str(error))
-            raise LabError(told) from error
+            raise LabError(told) from cause_of(error)
         try:
             made = {name: instantiate(node) for name, node in config.callbacks.items()}
         except InstantiationException as error:
             # The constructor's own message, without Hydra's.
-            raise LabError(str(error.__cause__ or error)) from error
+            raise LabError(str(error.__cause__ or error)) from cause_of(error)
         others = [str(name) for name, one in made.items() if not isinstance(one, Diagnostic | CheckpointDiagnostic)]
         if others:
             raise LabError(f"{others[0]} watches training and cannot look afterwards: leave it out of diagnostics=")

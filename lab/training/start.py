@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from lab.console import LabError, noted_if_slow
 from lab.runs import slurm
 from lab.runs.spec import RunSpec, device_count
 from lab.runs.summary import Summary, is_finished, read_summary
-from lab.signals import surely
+from lab.signals import Ended, surely
 from lab.training.memory import keep_freed_memory
 from lab.training.processes import stopped, train_apart
 
@@ -24,14 +25,16 @@ def run(overrides: Sequence[str]) -> list[Summary]:
     """Trains what ``python -m lab.train <overrides>`` trains; returns one summary per seed.
 
     Trains in PyTorch's own default type, float32. Afterwards the default type, the CPU's random number generators and
-    PyTorch's number of threads are as before. What stays changed: the process keeps the CPU memory that it frees,
-    Lightning prints warnings only, and after a run on one device it takes this process for rank 0.
+    PyTorch's number of threads are as before. What stays changed: the process keeps the CPU memory that it frees, and
+    after a run on one device Lightning takes this process for rank 0.
 
     Args:
         overrides: as on the command line: ``["experiment=reasoning", "seed=3"]``.
 
     Raises:
         LabError: for every problem that a user can fix.
+        KeyboardInterrupt: after Ctrl-C or the interrupt of a notebook, by which the run saves first.
+        SystemExit: after another signal that ends the program, such as SIGTERM, by which it saves, too.
     """
     if isinstance(overrides, str) or not isinstance(overrides, Sequence):
         raise LabError(f"lab.run takes a list of overrides, as ['experiment=reasoning', 'seed=3'], got {overrides!r}")
@@ -44,7 +47,12 @@ def run(overrides: Sequence[str]) -> list[Summary]:
                 "together with seeds=3, and add a folder of configs with hydra.searchpath=[file:///my/configs]"
             )
     with _as_on_the_command_line():
-        return start(RunSpec.compose(overrides))
+        try:
+            return start(RunSpec.compose(overrides))
+        except Ended as ended:
+            if ended.number != signal.SIGINT:
+                raise
+            raise KeyboardInterrupt(ended.told) from None  # SystemExit would end the caller's program, or its loop
 
 
 @contextmanager

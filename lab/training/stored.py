@@ -19,7 +19,7 @@ from lab.attention.normaliser import Normaliser
 from lab.attention.rule import TemperatureRule
 from lab.attention.schedule import HeatTreatment
 from lab.config.check import check, check_arguments, takes
-from lab.console import LabError
+from lab.console import LabError, cause_of
 from lab.datasets.loading import DataModule
 from lab.datasets.sources import Source
 from lab.datasets.tasks.task import Task
@@ -104,7 +104,7 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
         check_arguments(Trainer, used["trainer"], "trainer")
         check(config)
     except LabError as error:
-        raise LabError(f"{path}: {error}") from error
+        raise LabError(f"{path}: {error}") from cause_of(error)
     return config
 
 
@@ -118,7 +118,7 @@ def made_of(folder: Path) -> Iterator[None]:
     try:
         yield
     except InstantiationException as error:
-        raise LabError(f"{folder / FILE} does not fit: {error.__cause__ or error}") from error
+        raise LabError(f"{folder / FILE} does not fit: {error.__cause__ or error}") from cause_of(error)
 
 
 def _may_be_made(name: str, where: str, kinds: tuple[type, ...], trust: Sequence[str]) -> bool:
@@ -128,7 +128,7 @@ def _may_be_made(name: str, where: str, kinds: tuple[type, ...], trust: Sequence
             found = resolve_name(name)
         except (Exception, SystemExit) as error:
             why = "its module ends Python" if isinstance(error, SystemExit) else one_line(error)
-            raise LabError(f"{where}={name} cannot be imported: {why}") from error
+            raise LabError(f"{where}={name} cannot be imported: {why}") from cause_of(error)
         # Where it was defined counts: a name of the lab may lead to other modules, as lab.files.os.
         home = str(getattr(found, "__module__", ""))
         of_the_lab = _lies_in(home, ["lab"]) and inspect.isclass(found) and issubclass(found, kinds)

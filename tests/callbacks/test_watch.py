@@ -350,6 +350,10 @@ def test_what_is_no_number_of_steps_is_refused(gpt2: nn.Module, tmp_path: Path, 
     watch = Watch(gpt2, TOKENS, [AttentionEntropy(str(tmp_path))])
     with pytest.raises(lab.LabError, match="whole numbers of steps"):
         watch.at(step, steps)
+    for calls in (watch.gradients, watch.last, watch.end):
+        for wrong in (-1, 20.0, "20"):
+            with pytest.raises(lab.LabError, match=r"whole numbers of steps, .* got "):
+                calls(wrong)  # type: ignore[operator]
 
 
 def test_hugging_face_s_callbacks_call_it(gpt2: nn.Module, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import sys
 import tomllib
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,7 @@ import torch
 from conftest import ROOT, newest, only_run
 from hydra import compose, initialize
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 import lab
@@ -48,6 +51,10 @@ from lab.training.load import read_trained
         (None, "lab.run takes a list of overrides"),
         (["experiment=reasoning", 3], "an override is a text, as in 'seed=3', got 3"),
         (["-m", "experiment=reasoning"], "-m is for the command line only: from Python, sweep with a loop"),
+        (
+            ["experiment=reasoning", "seed=0,1"],
+            "^seed=0,1 asks for several runs, and this is one: loop over lab.run, or train seeds",
+        ),
         (["--config-dir=conf"], "--config-dir=conf is for the command line only"),
     ],
 )
@@ -56,10 +63,31 @@ def test_what_is_no_list_of_overrides_is_refused(overrides: Any, told: str) -> N
         lab.run(overrides)
 
 
-def test_a_run_leaves_generators_threads_and_type_as_they_were(tmp_path: Path, one_thread: None, monkeypatch) -> None:
+def test_a_sentence_stands_without_the_errors_of_libraries(tmp_path: Path, monkeypatch) -> None:
+    """In a notebook they are 200 lines above it; those of the user's own code, and what is asked for, are shown."""
+    wrong = ["experiment=reasoning", "softmax=norm_softmx"], ["seed=[1"], ["optim.lr=abc"]
+    for typed in wrong:
+        with pytest.raises(LabError) as told:
+            lab.run(typed)
+        assert told.value.__cause__ is None and told.value.__suppress_context__
+    (tmp_path / "own_broken.py").write_text("import math\n\nmath.sqrt(-1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LabError, match=r"own_broken\.py, line 3") as own:
+        lab.run(["experiment=reasoning", "model._target_=own_broken.Model"])
+    assert own.value.__cause__ is not None
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(LabError) as full:
+        lab.run(wrong[0])
+    assert isinstance(full.value.__cause__, HydraException)
+
+
+def test_a_run_leaves_the_process_as_it_was(tmp_path: Path, one_thread: None, monkeypatch) -> None:
     """And it trains in float32, as on the command line."""
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
     torch.set_num_threads(2)
+    logger = logging.getLogger("lightning.pytorch")
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    filters = list(warnings.filters)
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     typed = ["experiment=reasoning_small", "data.numbers=4", "trainer.max_epochs=1", "threads=1"]
     torch.set_default_dtype(torch.float64)
@@ -72,6 +100,7 @@ def test_a_run_leaves_generators_threads_and_type_as_they_were(tmp_path: Path, o
     weights = newest(only_run(tmp_path))["state_dict"].values()
     assert {weight.dtype for weight in weights if weight.is_floating_point()} == {torch.float32}
     assert torch.get_num_threads() == 2 and "PL_GLOBAL_SEED" not in os.environ
+    assert logger.level == logging.INFO and warnings.filters == filters
 
 
 def test_softmaxes_are_composed_within_a_program_that_hydra_runs() -> None:

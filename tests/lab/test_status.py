@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from filelock import FileLock
 
 from lab.runs import slurm
@@ -102,6 +104,31 @@ def test_what_is_watched_in_a_file_is_written_each_time(runs: Path, monkeypatch,
     assert "--watch must come before --plan" in capsys.readouterr().err
 
 
+def test_a_program_reads_the_same_runs(sweep: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(slurm, "queued", lambda timeout: {})
+    monkeypatch.setattr(sys, "argv", ["lab.status", str(sweep), "--json"])
+    with FileLock(sweep / "norm" / "seed=0" / ".lock"):
+        main()
+    found = {run["run"]: run for run in json.loads(capsys.readouterr().out)}
+    seen = {"epoch": 100, "max_epochs": 300, "accuracy": 0.9, "metric": "val/accuracy", "value": 0.9, "moment": 12}
+    running = {"status": "running", "run": "norm/seed=0", **seen, "change_point": None, "seconds_left": 1200.0}
+    assert found["norm/seed=0"] == {**running, "reason": None}
+    missing = found["softmax/seed=4"]
+    assert [key for key, value in missing.items() if value is not None] == ["status", "run"]
+    assert list(missing) == list(found["norm/seed=0"]) and len(found) == 7
+    monkeypatch.setattr(sys, "argv", ["lab.status", "--json", "--plan", "experiment=reasoning", f"paths.runs={sweep}"])
+    main()
+    assert [run["run"] for run in json.loads(capsys.readouterr().out)] == ["reasoning/softmax/seed=0"]
+    for wrong, told in (
+        ([str(sweep), "--json", "--watch", "5"], "--json prints the runs once: leave --watch out"),
+        (["--plan", "experiment=reasoning", "--json"], "--json must come before --plan"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["lab.status", *wrong])
+        with pytest.raises(SystemExit):
+            main()
+        assert told in capsys.readouterr().err
+
+
 def test_a_reason_is_its_first_words(tmp_path: Path, monkeypatch, capsys) -> None:
     write(tmp_path / "softmax" / "seed=0", status="failed", error="\n\nno room is left\nin two lines")
     monkeypatch.setattr(sys, "argv", ["lab.status", str(tmp_path)])
@@ -115,6 +142,23 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path, monkeypatch, capsys) -
     with pytest.raises(SystemExit):
         main()
     assert "is no folder" in capsys.readouterr().err
+
+
+def test_the_commands_of_the_pages_run(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Those with configs of one's own are typed by tests/lab/test_extending.py."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    lines = {
+        line for page in pages for line in page.read_text().splitlines() if line.startswith("python -m lab.status ")
+    }
+    typed = [shlex.split(line, comments=True)[3:] for line in sorted(lines) if "--config-dir" not in line]
+    assert ["runs", "--json"] in typed and ["--plan", "+sweep=table_1"] in typed
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lab.status._watch", lambda gathering, root, seconds: gathering.look())
+    write(tmp_path / "runs" / "softmax" / "seed=0", status="finished")
+    for words in typed:
+        monkeypatch.setattr(sys, "argv", ["lab.status", *words])
+        main()
+    assert "1 finished" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["train", "inspect", "status"])

@@ -674,7 +674,9 @@ def test_a_launcher_without_a_sweep_does_not_train_right_here(tmp_path: Path) ->
     assert done.returncode == 1 and not list(tmp_path.iterdir())
     assert done.stderr.startswith("error: hydra/launcher=submitit_slurm has an effect only in sweeps")
     assert "add -m" in done.stderr and "Traceback" not in done.stderr
-    with pytest.raises(LabError, match=r"\+sweep=table_1 is one run and leaves experiment, \+row, seed out: add -m"):
+    with pytest.raises(
+        LabError, match=r"\+sweep=table_1 is one run here and leaves experiment, \+row, seed out: loop over lab\.run"
+    ):
         train_with(["+sweep=table_1", f"paths.runs={tmp_path}"])
 
 

@@ -16,12 +16,14 @@ from pydantic import Field, PositiveInt
 import lab
 from hydra_plugins.eureka_lab import offer
 from lab.config.check import check, check_arguments
-from lab.config.command_line import check_overrides, in_order
+from lab.config.command_line import BY_A_SWEEP, check_overrides, in_order
 from lab.config.compose import CONFIGS, compose_config, initialized
 from lab.config.hydra_internals import loader
 from lab.config.overrides import values_of
 from lab.console import LabError
 from lab.datasets.loading import DataModule
+from lab.runs.spec import RunSpec
+from lab.sweeps.record import planned_runs
 from lab.training.optim import OptimConfig
 
 GROUPS = {
@@ -159,16 +161,16 @@ def test_options_of_the_chosen_launcher_are_told(launcher: str, wrong: str, righ
         (["hydra/launcher=submitit_slurm", "seed=3"], "hydra/launcher=submitit_slurm has an effect only in sweeps"),
         (["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], "hydra/launcher=joblib has an effect only in sweeps"),
         (["hydra.sweeper.max_batch_size=3"], "hydra.sweeper.max_batch_size=3 has an effect only in sweeps"),
-        (["+sweep=table_10", "seed=3"], "+sweep=table_10 is one run and leaves experiment, +row out"),
+        (["+sweep=table_10", "seed=3"], "+sweep=table_10 is one run here and leaves experiment, +row out"),
         (["seed=0,1"], "seed=0,1 asks for several runs"),
         (["softmax=glob(norm*)"], "asks for several runs"),
     ],
 )
 def test_what_acts_in_a_sweep_alone_is_refused_in_a_single_run(overrides: list[str], words: str, capsys) -> None:
     offer([])
-    problem = problem_with(overrides, sweep=False)
+    problem = problem_with(overrides, several=BY_A_SWEEP)
     assert problem is not None and words in problem and "add -m, as in python -m lab.train -m" in problem
-    assert problem_with(overrides, sweep=True) is None
+    assert problem_with(overrides) is None
     check_overrides(["-m", *overrides])
     check_overrides([*overrides, "--multirun"])
     check_overrides([*overrides, "hydra.mode=MULTIRUN"])
@@ -180,8 +182,8 @@ def test_what_acts_in_a_sweep_alone_is_refused_in_a_single_run(overrides: list[s
 def test_a_run_of_a_sweep_may_name_it() -> None:
     """As the summary of a run that a job has made does."""
     one = ["+sweep=table_10", "experiment=digit_grouping", "+row=vit", "seed=3"]
-    assert problem_with(one, sweep=False) is None
-    assert problem_with(["hydra/launcher=basic"], sweep=False) is None
+    assert problem_with(one, several=BY_A_SWEEP) is None
+    assert problem_with(["hydra/launcher=basic"], several=BY_A_SWEEP) is None
 
 
 def test_flags_may_stand_among_the_overrides(capsys) -> None:
@@ -233,12 +235,12 @@ def test_what_a_config_lacks_or_an_override_takes_out_is_named(conf: Path) -> No
 
 def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
     path = f"hydra.searchpath=[file://{conf}]"
-    assert problem_with([path, "experiment=mine", "softmax.tau=3"], sweep=False) is None
+    assert problem_with([path, "experiment=mine", "softmax.tau=3"], several=BY_A_SWEEP) is None
     assert problem_with(["softmax=ext"]) is not None
     problem = problem_with(["softmax=ext"], conf / "nowhere")
     assert problem is not None and "nowhere is no folder" in problem
     for wrong in ("file:///nowhere/conf", "file://conf"):
-        problem = problem_with([f"hydra.searchpath=[{wrong}]", "experiment=reasoning"], sweep=False)
+        problem = problem_with([f"hydra.searchpath=[{wrong}]", "experiment=reasoning"], several=BY_A_SWEEP)
         assert problem is not None and f"hydra.searchpath={wrong} is no folder: give the whole path" in problem
 
 
@@ -575,6 +577,15 @@ def test_what_would_be_ignored_or_go_astray_is_refused(typed: list[str], words: 
         check_overrides(typed)
     told = capsys.readouterr().err
     assert words in told and "full_key" not in told
+
+
+def test_a_run_from_python_and_a_plan_refuse_defaults_that_nothing_reads() -> None:
+    typed = ["experiment=reasoning", "softmax=hard", "norm_softmax.statistic=var"]
+    for refuses in (RunSpec.compose, planned_runs):
+        with pytest.raises(
+            LabError, match=r"^norm_softmax\.statistic=var does nothing: it is a default for softmax=norm"
+        ):
+            refuses(typed)
 
 
 def test_a_default_for_a_config_that_some_run_chooses_is_taken() -> None:

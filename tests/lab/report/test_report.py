@@ -293,6 +293,7 @@ def test_bad_input_is_one_sentence(write, tmp_path: Path, arguments, told: str, 
 def test_the_files_trace_every_number_and_come_out_the_same_again(write, tmp_path: Path) -> None:
     folders = [write(seed, 12 if seed else None, watched=10_000) for seed in range(3)]
     found, out = report([tmp_path], "eureka/figure_8", pictures_mib=1)
+    assert repr(found) == f"Report({tmp_path}: 3 runs in 1 setting)"
     assert out == tmp_path / "report-eureka-figure_8"
     runs = list(csv.DictReader((out / "runs.csv").open()))
     assert [(out / row["folder"]).resolve() for row in runs] == folders

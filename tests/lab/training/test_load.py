@@ -45,6 +45,14 @@ def test_the_newest_weights_are_loaded(folder: Path) -> None:
     assert all(torch.equal(value, saved[f"model.{name}"]) for name, value in model.state_dict().items())
 
 
+def test_a_notebook_shows_it_in_one_line(folder: Path) -> None:
+    trained, summary = read_trained(folder), load_summary(folder)
+    numbers = sum(one.numel() for one in trained.state.values())
+    assert repr(trained) == f"Trained({folder}/checkpoints/last-000000006.ckpt: 6 steps, {numbers:,} numbers)"
+    assert repr(trained.data()) == "MaxRetrievalData(batch_size=8, validation_size=8, epoch_steps=3)"
+    assert repr([summary]) == f"[{summary}]" and repr(summary).startswith("finished: ")
+
+
 @pytest.mark.parametrize(
     ("which", "file"), [(3, "last-000000003.ckpt"), ("6", "last-000000006.ckpt"), ("best", "best.ckpt")]
 )
@@ -114,7 +122,11 @@ def test_another_softmax_has_the_trained_temperature_where_it_says_none(tmp_path
 
 
 def test_a_default_of_null_is_read(tmp_path: Path) -> None:
-    folder = train_in(tmp_path, *SETS, "softmax=softmax", "+norm_softmax.tau=null", "trainer.max_epochs=1")
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults: [max_retrieval, _self_]\nnorm_softmax: {tau: null}\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    mine = (f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine", "softmax=softmax", "trainer.max_epochs=1")
+    folder = train_in(tmp_path, *SETS, *mine)
     model: Any = read_trained(folder).model("norm_softmax")
     assert type(model.rules()[0]).__name__ == "NormSoftmax"
 
@@ -139,6 +151,8 @@ def test_what_is_missing_is_named(tmp_path: Path, folder: Path) -> None:
         read_trained(tmp_path / "nowhere")
     with pytest.raises(LabError, match=f"holds no run: name one below it, such as {re.escape(str(folder))}"):
         read_trained(folder.parent)
+    with pytest.raises(LabError, match=f"^{folder.parent} holds no run: name one below it, such as {folder}$"):
+        load_summary(folder.parent)
     (tmp_path / "config.yaml").write_text((folder / "config.yaml").read_text())
     with pytest.raises(LabError, match="no checkpoint yet"):
         read_trained(tmp_path)
