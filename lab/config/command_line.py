@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +25,7 @@ from lab.config.hydra_internals import argument_parser, keys_of, loader, options
 from lab.config.identity import NOT_WHAT
 from lab.config.overrides import last_of_each, parsed, values_of
 from lab.config.suggestions import DEFAULTS_FOR, choices
-from lab.console import LabError, cause_of, not_installed, refusals
+from lab.console import LabError, cause_of, not_installed, refusals, tell
 
 # How several runs are asked for, the end of a sentence that refuses them here; {} stands for what was typed.
 BY_A_SWEEP = "add -m, as in python -m lab.train -m {}"
@@ -95,27 +95,28 @@ def check_overrides(arguments: Sequence[str]) -> None:
             check(config)
 
 
-def _reading(overrides: Sequence[str], configs: Iterable[DictConfig]) -> Iterator[DictConfig]:
-    """Yields the configs, which these overrides compose.
+def _defaults(overrides: Sequence[str]) -> dict[str, str]:
+    """The defaults for configs not chosen here (:data:`lab.config.suggestions.DEFAULTS_FOR`) that overrides give.
 
-    Raises:
-        LabError: after the last one, if none of them reads a default (:data:`lab.config.suggestions.DEFAULTS_FOR`)
-            that an override gives.
+    By their key, norm_softmax.tau, without what is deeper: no such default is a mapping.
     """
-    # By their key, norm_softmax.tau, without what is deeper: no such default is a mapping.
-    left = {
+    return {
         ".".join(key.split(".")[:2]): one.text
         for key, one in last_of_each(overrides).items()
         if key.split(".")[0] in DEFAULTS_FOR and not one.text.startswith("~")
     }
-    for config in configs:
-        left = {key: text for key, text in left.items() if not _refers_to(config, key)}
-        yield config
-    for key, text in left.items():
-        raise LabError(
-            f"{text} does nothing: it is a default for {DEFAULTS_FOR[key.split('.')[0]]}, which is not chosen or "
-            "has a value of its own; leave it out"
-        )
+
+
+def _unread_defaults(defaults: Mapping[str, str], config: DictConfig) -> dict[str, str]:
+    """Those of the defaults that nothing in a config reads."""
+    return {key: text for key, text in defaults.items() if not _refers_to(config, key)}
+
+
+def _does_nothing(key: str, text: str) -> str:
+    return (
+        f"{text} does nothing: it is a default for {DEFAULTS_FOR[key.split('.')[0]]}, which is not chosen or has a "
+        "value of its own; leave it out"
+    )
 
 
 def composed(overrides: Sequence[str], config_dir: Path | None = None, several: str | None = None) -> Composed:
@@ -124,8 +125,9 @@ def composed(overrides: Sequence[str], config_dir: Path | None = None, several: 
     Args:
         overrides: as typed.
         config_dir: further configs, as under ``--config-dir``.
-        several: refuses what acts in sweeps alone, and defaults that nothing reads; ends the sentence that does so,
-            ``BY_A_SWEEP`` or ``FROM_PYTHON``. None where the overrides are not those of one run.
+        several: refuses what acts in sweeps alone, and tells of defaults that nothing reads, which a run of a sweep
+            may have; ends the sentence that refuses, ``BY_A_SWEEP`` or ``FROM_PYTHON``. None where the overrides are
+            not those of one run.
 
     Raises:
         LabError: says in one sentence what is wrong with these overrides.
@@ -139,8 +141,8 @@ def composed(overrides: Sequence[str], config_dir: Path | None = None, several: 
             return _without_hydra(whole)
         _check_not_of_sweeps(typed, whole, several)
         found = _without_hydra(whole)
-        for _ in _reading(overrides, [found.config]):
-            pass  # after it, a default that nothing reads is refused
+        for key, text in _unread_defaults(_defaults(overrides), found.config).items():
+            tell(_does_nothing(key, text))
         return found
 
 
@@ -153,7 +155,12 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
         LabError: says in one sentence what is wrong with a value; after the last config, which default nothing reads.
     """
     with initialized(config_dir):
-        yield from _reading(overrides, _each_value(overrides))
+        left = _defaults(overrides)
+        for config in _each_value(overrides):
+            left = _unread_defaults(left, config)
+            yield config
+        for key, text in left.items():
+            raise LabError(_does_nothing(key, text))
 
 
 def _each_value(overrides: Sequence[str]) -> Iterator[DictConfig]:

@@ -1,6 +1,7 @@
 """Every config composes and names what exists; wrong names and types are answered with the valid ones."""
 
 import math
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -554,13 +555,19 @@ def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused
         (["optim.schedule=multistep"], "optim.schedule='multistep' is wrong"),
         (["+optims.lr=1"], "+optims.lr=1: nothing reads optims; did you mean 'optim'?"),
         (["-m", "seed=0,1", "++warmup=2"], "++warmup=2: nothing reads warmup; valid: callbacks, "),
-        (["softmax=hard", "+norm_softmax.tau=1"], "+norm_softmax.tau=1 does nothing: it is a default for"),
         (
-            ["softmax=norm_softmax", "softmax.tau=2", "+norm_softmax.tau=1"],
+            ["-m", "seed=0,1", "softmax=hard", "+norm_softmax.tau=1"],
+            "+norm_softmax.tau=1 does nothing: it is a default",
+        ),
+        (
+            ["-m", "seed=0,1", "softmax=norm_softmax", "softmax.tau=2", "+norm_softmax.tau=1"],
             "which is not chosen or has a value of its own",
         ),
         (["-m", "softmax=hard,linear", "+norm_softmax.tau=1,2"], "+norm_softmax.tau=1,2 does nothing"),
-        (["+drawn.train_size=9"], "+drawn.train_size=9 does nothing: it is a default for data/source=drawn"),
+        (
+            ["-m", "seed=0,1", "+drawn.train_size=9"],
+            "+drawn.train_size=9 does nothing: it is a default for data",
+        ),
         (["++diagnostics.every_n_epoch=5"], "nothing reads diagnostics.every_n_epoch; did you mean 'every_n_epochs'?"),
         (["+checkpoints.every_hours=3"], "nothing reads checkpoints.every_hours; did you mean 'every_minutes'?"),
         (["++diagnostics.every_n_epochs.foo=3"], "diagnostics.every_n_epochs={'foo': 3} is wrong: it must be a whole"),
@@ -579,13 +586,15 @@ def test_what_would_be_ignored_or_go_astray_is_refused(typed: list[str], words: 
     assert words in told and "full_key" not in told
 
 
-def test_a_run_from_python_and_a_plan_refuse_defaults_that_nothing_reads() -> None:
+def test_a_default_that_nothing_reads_is_refused_of_a_sweep_and_told_of_one_run(capsys) -> None:
+    """One run may be of a sweep whose others read it: its own command goes on with it."""
     typed = ["experiment=reasoning", "softmax=hard", "norm_softmax.statistic=var"]
-    for refuses in (RunSpec.compose, planned_runs):
-        with pytest.raises(
-            LabError, match=r"^norm_softmax\.statistic=var does nothing: it is a default for softmax=norm"
-        ):
-            refuses(typed)
+    sentence = "norm_softmax.statistic=var does nothing: it is a default for softmax=norm_softmax, which is not chosen"
+    for tells in (RunSpec.compose, check_overrides):
+        tells(typed)
+        assert capsys.readouterr().err.startswith(sentence)
+    with pytest.raises(LabError, match=f"^{re.escape(sentence)}"):
+        planned_runs(typed)
 
 
 def test_a_default_for_a_config_that_some_run_chooses_is_taken() -> None:
