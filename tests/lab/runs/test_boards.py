@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
@@ -214,6 +214,29 @@ def test_a_board_that_no_longer_answers_does_not_end_the_run(monkeypatch, capsys
     assert board.taken == [0, 6, 9]
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("logger=gone no longer takes what is logged (Connection lost): ")
+
+
+class Numbers(Gone):
+    """A board that takes numbers alone, as one does that writes JSON."""
+
+    taken_by_all: ClassVar[set[str]] = set()
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        wrong = {name: value for name, value in metrics.items() if not isinstance(value, int | float)}
+        assert not wrong, wrong
+        self.taken_by_all.update(metrics)
+
+
+@pytest.mark.parametrize("seeds", ["seed=0", "seeds=2"])
+def test_loggers_are_given_numbers(seeds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Numbers, "taken_by_all", set())
+    monkeypatch.setattr("lab.runs.boards.find_spec", lambda package: True)
+    numbers = f"+logger.numbers={{_target_: {__name__}.Numbers, _partial_: true}}"
+    short = (*SHORT[:2], "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1")
+    watched = "callbacks=[eureka,gradient_norms,temperatures,attention_entropy]"
+    train_with([*short, watched, PASSED, seeds, "logger=csv_only", numbers, f"paths.runs={tmp_path}", "threads=1"])
+    names = {"train/loss", "train/learning_rate", "val/accuracy", "accuracy/best", "eureka/threshold"}
+    assert Numbers.taken_by_all >= {*names, "gradient/q/layer_0", "temperature/tau/layer_0"}
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("Connection lost"), ValueError("not taken")])
