@@ -12,8 +12,12 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT, newest, set_status, summary_of, train_in
+from hydra.utils import get_object
 from lightning.pytorch.loggers import Logger
+from omegaconf import OmegaConf
 
+from lab.callbacks.diagnostics.base import Keeper
+from lab.config.compose import CONFIGS
 from lab.console import LabError
 from lab.runs.boards import FILE, LEFT_ALONE, Board, check_installed, keep_run, known_run
 from lab.runs.folder import Run
@@ -227,14 +231,26 @@ class Numbers(Gone):
         self.taken_by_all.update(metrics)
 
 
+def classes(group: str) -> dict[str, Any]:
+    """The classes of a group's configs, by their names; not of those that are lists of others, or nothing."""
+    found = {path.stem: OmegaConf.load(path).get(path.stem) for path in (CONFIGS / group).glob("*.yaml")}
+    return {name: get_object(node._target_) for name, node in found.items() if node is not None}
+
+
 @pytest.mark.parametrize("seeds", ["seed=0", "seeds=2"])
-def test_loggers_are_given_numbers(seeds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_callback_watches_and_every_logger_is_given_numbers(
+    seeds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Numbers, "taken_by_all", set())
     monkeypatch.setattr("lab.runs.boards.find_spec", lambda package: True)
     numbers = f"+logger.numbers={{_target_: {__name__}.Numbers, _partial_: true}}"
-    short = (*SHORT[:2], "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1")
-    watched = "callbacks=[eureka,gradient_norms,temperatures,attention_entropy]"
-    train_with([*short, watched, PASSED, seeds, "logger=csv_only", numbers, f"paths.runs={tmp_path}", "threads=1"])
+    short = (*SHORT[:2], "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "threads=1")
+    # Diagnostics are tried elsewhere, and loggers of a package or a server above.
+    callbacks = [name for name, own in classes("callbacks").items() if not issubclass(own, Keeper)]
+    loggers = [name for name, own in classes("logger").items() if getattr(own, "package", None) is None]
+    watched = f"callbacks=[{','.join([*callbacks, 'gradient_norms', 'attention_entropy'])}]"
+    given = (f"logger=[{','.join(loggers)}]", numbers)
+    train_with([*short, watched, PASSED, seeds, *given, f"paths.runs={tmp_path}"])
     names = {"train/loss", "train/learning_rate", "val/accuracy", "accuracy/best", "eureka/threshold"}
     assert Numbers.taken_by_all >= {*names, "gradient/q/layer_0", "temperature/tau/layer_0"}
 
