@@ -19,7 +19,7 @@ from matplotlib.font_manager import fontManager
 _COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933", "#767676",
 )  # fmt: skip
-# A softmax keeps its style when others are added at the end; one that is not here gets another one, by hash of its name.
+# A softmax keeps its style when others are added at the end; others get another style, by hash of their name.
 _KNOWN = (
     "softmax", "norm_softmax", "heat_treatment", "norm_softmax_heat_treatment", "learnable_temperature",
     "adaptive_temperature", "log_length", "query_key_norm", "softmax_plus_one", "sigmoid",
