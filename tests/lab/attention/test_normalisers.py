@@ -569,16 +569,16 @@ def test_a_single_query_is_taken_into_the_basis_of_tokens_only_where_that_is_the
 
 
 # Also one that has a config and stands in no list here.
-BY_NAME = {
+FOUND: dict[str, Any] = {
     path.stem: instantiate(OmegaConf.load(path).normaliser) or Softmax
     for path in sorted((CONFIGS / "softmax" / "normaliser").glob("*.yaml"))
 }
 
 
-@pytest.mark.parametrize("name", {**BY_NAME, **READY})
+@pytest.mark.parametrize("name", FOUND | READY)
 def test_the_ready_ones_pass_the_check_at_any_size(name: str) -> None:
     for heads, head_dim in ((1, 1), (4, 16), (2, 3)):
-        normaliser = {**BY_NAME, **READY}[name](heads, head_dim)
+        normaliser = (FOUND | READY)[name](heads, head_dim)
         before = (normaliser.shift_invariant, normaliser.couples_queries)
         check_normaliser(normaliser)
         found = (normaliser.shift_invariant, normaliser.couples_queries)
