@@ -209,8 +209,8 @@ def test_a_step_of_every_experiment_and_under_every_softmax(experiment: str, sof
 
 def test_a_step_under_every_normaliser_of_no_softmax(stand_ins: Path) -> None:
     """Those of a softmax are tried with it, above."""
-    texts = [path.read_text() for path in (CONFIGS / "softmax").glob("*.yaml")]
-    tried = {name for text in texts for name in re.findall(r"^  - (?:override )?normaliser: (\w+)$", text, re.MULTILINE)}
+    text = "\n".join(path.read_text() for path in (CONFIGS / "softmax").glob("*.yaml"))
+    tried = set(re.findall(r"^  - (?:override )?normaliser: (\w+)$", text, re.MULTILINE))
     assert "softmax" in tried
     for name in names("softmax/normaliser"):
         if name not in tried:
