@@ -32,20 +32,12 @@ from lab.plotting.figures import DPI, new_figure, save_figure
 from lab.plotting.style import styled
 from lab.runs.outcome import Ending
 
+# Of the docs; who draws a task for the first time names it.
+PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "tasks"
 # Experiment -> overrides that it needs on a machine with the test data alone; --set overrides them.
-READY: dict[str, list[str]] = {
-    "main_task": [],
-    "main_task_prior": [],
-    "main_task_small": [],
-    "no_position": [],
+NEEDS: dict[str, list[str]] = {
     "cifar_task_1": ["data/source=folder_cifar"],
-    "top_if_above": [],
-    "same_color": [],
-    "color_or_fashion": [],
-    "digit_grouping": [],
     "imagenet100": ["data.root=${paths.data}/cifar10", "data.dogs=[automobile,bird]", "data.workers=0"],
-    "reasoning": [],
-    "max_retrieval": [],
     "in_context": ["data/alphabets=folder", "data.rare=null"],
 }
 
@@ -60,7 +52,7 @@ def picture(experiment: str, overrides: list[str], out: Path, count: int) -> Pat
         LabError: if the overrides do not compose, an option is wrong or the data has no pictures.
     """
     # Of each key the last alone: Hydra takes a group only once.
-    wanted = last_of_each([f"experiment={experiment}", *READY.get(experiment, []), *overrides])
+    wanted = last_of_each([f"experiment={experiment}", *NEEDS.get(experiment, []), *overrides])
     config = composed([one.text for one in wanted.values()]).config
     if "batch_size" in config.data:
         config.data.batch_size = count
@@ -164,7 +156,8 @@ DRAWN: dict[str, Callable[[Any, int], Figure]] = {
 def main() -> None:
     """The command line."""
     parser = Parser(description=__doc__)
-    parser.add_argument("experiments", nargs="*", default=list(READY), help="all tasks by default")
+    there = sorted(path.stem for path in PICTURES.glob("*.png"))
+    parser.add_argument("experiments", nargs="*", default=there, help="all of which the docs have a picture by default")
     parser.add_argument("--out", type=Path, required=True, help="folder of the pictures")
     parser.add_argument("--count", type=int, default=6, help="scenes of each task")
     parser.add_argument("--set", nargs="*", default=[], help="overrides, as data/source=drawn or paths.data=<folder>")

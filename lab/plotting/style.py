@@ -19,7 +19,7 @@ from matplotlib.font_manager import fontManager
 _COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933", "#767676",
 )  # fmt: skip
-# A softmax keeps its style when others are added at the end; softmaxes that are not here get one by hash of their name.
+# A softmax keeps its style when others are added at the end; others get another style, by hash of their name.
 _KNOWN = (
     "softmax", "norm_softmax", "heat_treatment", "norm_softmax_heat_treatment", "learnable_temperature",
     "adaptive_temperature", "log_length", "query_key_norm", "softmax_plus_one", "sigmoid",
@@ -110,6 +110,9 @@ class LineStyle:
         return {"color": self.color, "linestyle": self.line, "marker": self.marker, "markevery": 0.1}
 
 
+_STYLES = [LineStyle(color, line) for line in _LINES for color in _COLORS]
+
+
 def line_style(softmax: str) -> LineStyle:
     """Style of a softmax's lines: the same wherever it is drawn, also for names that the lab does not know.
 
@@ -117,10 +120,10 @@ def line_style(softmax: str) -> LineStyle:
     LineStyle(color='#0072B2', line='-', marker='')
     """
     if softmax in _KNOWN:
-        turn, place = divmod(_KNOWN.index(softmax), len(_COLORS))
-        return LineStyle(_COLORS[place], _LINES[turn])
-    digest = hashlib.blake2b(softmax.encode(errors="backslashreplace"), digest_size=2).digest()
-    return LineStyle(_COLORS[digest[0] % len(_COLORS)], _LINES[digest[1] % len(_LINES)])
+        return _STYLES[_KNOWN.index(softmax)]
+    digest = hashlib.blake2b(softmax.encode(errors="backslashreplace"), digest_size=4).digest()
+    others = _STYLES[len(_KNOWN) :]
+    return others[int.from_bytes(digest) % len(others)]
 
 
 def line_widths(lines: int, last: float = 1.1) -> list[float]:

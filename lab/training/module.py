@@ -167,9 +167,10 @@ class TwoStepModule(SeededModule):
             values["train/learning_rate"] = self._learning_rate
         self.train_metrics.reset()
         # Straight to the loggers: what self.log collects is written only after the epoch's checkpoint, and
-        # a run killed in between would lose the row.
+        # a run killed in between would lose the row. As numbers, which is what self.log gives them.
+        row = {**{name: float(value) for name, value in values.items()}, "epoch": self.current_epoch}
         for logger in self.loggers:
-            logger.log_metrics({**values, "epoch": self.current_epoch}, step=self.global_step - 1)
+            logger.log_metrics(row, step=self.global_step - 1)
         self.log_dict(values, logger=False)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

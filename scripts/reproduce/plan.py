@@ -8,13 +8,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from inspect import getmembers, isfunction, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
+from matplotlib.figure import Figure
 from pydantic import ConfigDict, Field
 
 from lab.config.overrides import read_override
@@ -34,6 +38,8 @@ PAPERS = {
     "eureka": "Eureka-Moments in Transformers",
     "softmax": '"softmax is not enough"',
 }
+# What functions of ``drawings`` return, by the key of a figure's file that names them.
+DRAWN: dict[str, Any] = {"draw": Figure, "numbers": tuple[str, pd.DataFrame]}
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -127,6 +133,19 @@ class FigureSpec:
             raise ValueError("a figure has either draw, or script and page")
         if self.draw is not None and (self.published is None or self.published.runs is None):
             raise ValueError("published is missing, or has no runs")
+        for key, kind in DRAWN.items():
+            if name := getattr(self, key):
+                self._check_drawing(key, name, drawings(kind))
+
+    def _check_drawing(self, key: str, name: str, valid: Mapping[str, Callable[..., Any]]) -> None:
+        """Refuses a function of ``drawings`` that does not exist or takes other options, before any training."""
+        if name not in valid:
+            raise ValueError(f"{key}: {name} does not exist; {choices(name, list(valid))}")
+        for size in filter(None, map(self.at, SIZES)):
+            try:
+                signature(valid[name]).bind((), **size.options)
+            except TypeError as error:
+                raise ValueError(f"options: {name} takes others ({error})") from error
 
     @property
     def number(self) -> str:
@@ -300,6 +319,19 @@ def families() -> Mapping[str, Family]:
         LabError: if the file is wrong.
     """
     return read_typed(HERE / "settings.yaml", dict[str, Family])
+
+
+@functools.cache
+def drawings(kind: Any) -> Mapping[str, Callable[..., Any]]:
+    """The functions of ``drawings`` that return a ``kind``, by the names that figures' files have for them."""
+    found = {}
+    for path in (HERE / "drawings").glob("[!_]*.py"):
+        module = import_module(f"scripts.reproduce.drawings.{path.stem}")
+        for name, function in getmembers(module, isfunction):
+            own = function.__module__ == module.__name__ and not name.startswith("_")
+            if own and signature(function, eval_str=True).return_annotation == kind:
+                found[f"{path.stem}.{name}"] = function
+    return found
 
 
 def names() -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from lab.config.compose import CONFIGS
 from lab.datasets.folder import FolderSource
 from lab.datasets.sources import Images, Split
 from lab.datasets.tasks.check import check_task
@@ -132,6 +133,11 @@ CASES = {
     "cifar_task_1": (CifarTask1(), cifar_task_1),
     "cifar_task_1_apart": (CifarTask1(separate_labels=True), cifar_task_1_apart),
 }
+
+
+def test_every_ready_task_has_a_rule_here() -> None:
+    missing = {path.stem for path in (CONFIGS / "data" / "task").glob("*.yaml")} - CASES.keys()
+    assert not missing, f"give CASES of {__file__} these tasks, each with a rule that looks at the tiles: {missing}"
 
 
 @pytest.mark.parametrize("name", CASES)

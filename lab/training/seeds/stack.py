@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -21,10 +22,12 @@ from torch.optim import Optimizer
 from lab.attention.normaliser import Normaliser
 from lab.attention.precision import but_not_to_16_bit
 from lab.attention.rule import TemperatureRule
-from lab.console import LabError, lacks_memory, line_of, name_of
+from lab.console import LabError, first_line, lacks_memory, line_of, name_of
 from lab.observation.recorder import own_random_numbers
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+# What PyTorch says of code that reads a number or draws one; of operators that it cannot batch it says other things.
+_READS_OR_DRAWS = r"\.item\(\)|data-dependent control flow|dynamic shape|data pointer|random operation"
 
 
 class Stack(nn.Module):
@@ -99,10 +102,15 @@ class Stack(nn.Module):
                     # A model that fails alone, too, raises its own error here.
                     self._one(*apply_to_collection((parameters, own, x), Tensor, lambda stacked: stacked[0]))
                     where = line_of(error) or type(self._models[0]).__name__
+                    why = first_line(error)
+                    if re.search(_READS_OR_DRAWS, why):
+                        why = (
+                            "code there must not read a number out of a tensor (.item(), if, a mask as an index; "
+                            "choose with torch.where) or draw random numbers"
+                        )
                     raise LabError(
-                        f"seeds= trains all seeds in one batched pass, and {where}, cannot be part of it: "
-                        "code there must not read a number out of a tensor (.item(), if, a mask as an index) or draw "
-                        f"random numbers; choose with torch.where, or train one seed after another ({one_by_one})"
+                        f"seeds= trains all seeds in one batched pass, and {where}, cannot be part of it: {why}; "
+                        f"train one seed after another ({one_by_one})"
                     ) from error
                 if drawn != _of_python_and_numpy():
                     raise LabError(

@@ -14,6 +14,8 @@ import entmax
 import pytest
 import torch
 from conftest import python
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, export
@@ -38,6 +40,7 @@ from lab.attention.normalisers.sparsemax import Sparsemax
 from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
 from lab.attention.rules.norm import NormSoftmax
+from lab.config.compose import CONFIGS
 
 READY: dict[str, Any] = {
     "softmax": Softmax,
@@ -565,13 +568,21 @@ def test_a_single_query_is_taken_into_the_basis_of_tokens_only_where_that_is_the
     torch.testing.assert_close(alone, layer(x[:, :1], x))
 
 
-@every
+# Also one that has a config and stands in no list here.
+FOUND: dict[str, Any] = {
+    path.stem: instantiate(OmegaConf.load(path).normaliser) or Softmax
+    for path in sorted((CONFIGS / "softmax" / "normaliser").glob("*.yaml"))
+}
+
+
+@pytest.mark.parametrize("name", FOUND | READY)
 def test_the_ready_ones_pass_the_check_at_any_size(name: str) -> None:
     for heads, head_dim in ((1, 1), (4, 16), (2, 3)):
-        normaliser = READY[name](heads, head_dim)
+        normaliser = (FOUND | READY)[name](heads, head_dim)
         before = (normaliser.shift_invariant, normaliser.couples_queries)
         check_normaliser(normaliser)
-        assert (normaliser.shift_invariant, normaliser.couples_queries) == before  # all is declared
+        found = (normaliser.shift_invariant, normaliser.couples_queries)
+        assert found == before, "declare shift_invariant and couples_queries in the class"
 
 
 class Largest(Normaliser):

@@ -181,14 +181,17 @@ def test_the_rule_of_the_page_is_taken_by_models_of_any_depth(mine: Path, depth:
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.stem)
 def test_every_ready_softmax_stands_in_the_table_with_its_options(path: Path) -> None:
-    (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{path.stem}` |"))
+    rows = [line for line in PAGE.splitlines() if line.startswith(f"| `{path.stem}` |")]
+    assert len(rows) == 1, f"docs/softmax.md has {'several rows' if rows else 'no row'} for {path.stem}"
+    row = rows[0]
     config = compose_config([f"softmax={path.stem}"]).softmax
     assert in_the_table(config) in row
     options = [name for name in config if name != "normaliser" and (name != "schedule" or config.schedule is not None)]
     if config.normaliser is not None:
         assert in_the_table(config.normaliser) in row
         options += [f"normaliser.{name}" for name in config.normaliser if not name.startswith("_")]
-    assert all(name.startswith("_") or f"`{name}`" in row for name in options), options
+    missing = [name for name in options if not name.startswith("_") and f"`{name}`" not in row]
+    assert not missing, f"docs/softmax.md does not name these options of {path.stem}: {missing}"
 
 
 def in_the_table(config: Any) -> str:
@@ -199,7 +202,8 @@ def in_the_table(config: Any) -> str:
 def test_the_table_names_nothing_that_is_not_there() -> None:
     named = re.findall(r"^\| `(\w+)` \|.*`rules\.", PAGE, re.MULTILINE)
     made = re.findall(r"^\| `softmax/normaliser=(\w+)` \|", PAGE, re.MULTILINE)
-    assert sorted(made) == sorted(path.stem for path in (CONFIGS / "softmax/normaliser").glob("*.yaml"))
+    normalisers = sorted(path.stem for path in (CONFIGS / "softmax/normaliser").glob("*.yaml"))
+    assert sorted(made) == normalisers, "docs/softmax.md needs one row for each normaliser"
     assert sorted(named) == [path.stem for path in READY]
     schedule = compose_config(["softmax=heat_treatment"]).softmax.schedule
     paragraph = next(text for text in PAGE.split("\n\n") if text.startswith("Heat treatment is a schedule"))

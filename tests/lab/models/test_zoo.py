@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -18,7 +20,7 @@ from lab.config.check import check
 from lab.config.compose import CONFIGS, compose_config
 from lab.console import LabError
 from lab.datasets.max_retrieval import MaxRetrievalData
-from lab.datasets.reasoning import reasoning_table
+from lab.datasets.reasoning import ReasoningData, reasoning_table
 from lab.models.compact_vit import CompactViT
 from lab.models.composed_softmax import softmax_factory
 from lab.models.observable import Observable
@@ -102,6 +104,37 @@ def test_every_softmax_trains_every_model(name: str, task: Callable[..., tuple[O
     inputs = apply_to_collection(x, Tensor, lambda own: own.double() if own.is_floating_point() else own)
     explicit = Recorder(twin, what=("weights",)).run(inputs)
     torch.testing.assert_close(twin(inputs), explicit, rtol=1e-6, atol=1e-8)
+
+
+def model_class(name: str) -> str:
+    """The class of a model's config, or of the config that it changes."""
+    own = OmegaConf.load(CONFIGS / "model" / f"{name}.yaml")
+    return own._target_ if "_target_" in own else model_class(own.defaults[0])
+
+
+def test_a_model_that_no_experiment_names_learns_from_data_of_its_kind() -> None:
+    """All others take a step of theirs on the fake GPU."""
+    texts = [path.read_text() for path in (CONFIGS / "experiment").glob("*.yaml")]
+    tried = {model_class(name) for text in texts for name in re.findall(r"override /model: (\w+)", text)}
+    sets, numbers = MaxRetrievalData(), ReasoningData(numbers=4)
+    kinds: list[tuple[dict[str, int], Any]] = [
+        ({"image_size": 28, "num_classes": 10}, torch.randn(2, 3, 28, 28)),
+        (numbers.model_arguments(), numbers.batch("train")["x"]),
+        (sets.model_arguments(), sets.draw(items=9, sets=2, generator=None)["x"]),
+    ]
+    for path in sorted((CONFIGS / "model").glob("*.yaml")):
+        if model_class(path.stem) in tried:
+            continue
+        config, learnt = compose_config([f"model={path.stem}"]), False
+        for facts, x in kinds:
+            with suppress(LabError):  # of another kind
+                model = build_model(config.model, config.softmax, facts)
+                logits = model(x)
+                assert logits.shape == (len(logits), facts["num_classes"]) and logits.isfinite().all()
+                logits.sum().backward()
+                learnt = any(one.grad is not None for one in model.parameters())
+        assert learnt, f"model={path.stem} takes no data of {__file__}: let a config in configs/experiment name it"
+        tried.add(model_class(path.stem))
 
 
 @every

@@ -6,14 +6,18 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT, newest, set_status, summary_of, train_in
+from hydra.utils import get_object
 from lightning.pytorch.loggers import Logger
+from omegaconf import OmegaConf
 
+from lab.callbacks.diagnostics.base import Keeper
+from lab.config.compose import CONFIGS
 from lab.console import LabError
 from lab.runs.boards import FILE, LEFT_ALONE, Board, check_installed, keep_run, known_run
 from lab.runs.folder import Run
@@ -214,6 +218,41 @@ def test_a_board_that_no_longer_answers_does_not_end_the_run(monkeypatch, capsys
     assert board.taken == [0, 6, 9]
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("logger=gone no longer takes what is logged (Connection lost): ")
+
+
+class Numbers(Gone):
+    """A board that takes numbers alone, as one does that writes JSON."""
+
+    taken_by_all: ClassVar[set[str]] = set()
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        wrong = {name: value for name, value in metrics.items() if not isinstance(value, int | float)}
+        assert not wrong, wrong
+        self.taken_by_all.update(metrics)
+
+
+def classes(group: str) -> dict[str, Any]:
+    """The classes of a group's configs, by their names; not of those that are lists of others, or nothing."""
+    found = {path.stem: OmegaConf.load(path).get(path.stem) for path in (CONFIGS / group).glob("*.yaml")}
+    return {name: get_object(node._target_) for name, node in found.items() if node is not None}
+
+
+@pytest.mark.parametrize("seeds", ["seed=0", "seeds=2"])
+def test_every_callback_watches_and_every_logger_is_given_numbers(
+    seeds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Numbers, "taken_by_all", set())
+    monkeypatch.setattr("lab.runs.boards.find_spec", lambda package: True)
+    numbers = f"+logger.numbers={{_target_: {__name__}.Numbers, _partial_: true}}"
+    short = (*SHORT[:2], "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "threads=1")
+    # Diagnostics are tried elsewhere, and loggers of a package or a server above.
+    callbacks = [name for name, own in classes("callbacks").items() if not issubclass(own, Keeper)]
+    loggers = [name for name, own in classes("logger").items() if getattr(own, "package", None) is None]
+    watched = f"callbacks=[{','.join([*callbacks, 'gradient_norms', 'attention_entropy'])}]"
+    given = (f"logger=[{','.join(loggers)}]", numbers)
+    train_with([*short, watched, PASSED, seeds, *given, f"paths.runs={tmp_path}"])
+    names = {"train/loss", "train/learning_rate", "val/accuracy", "accuracy/best", "eureka/threshold"}
+    assert Numbers.taken_by_all >= {*names, "gradient/q/layer_0", "temperature/tau/layer_0"}
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("Connection lost"), ValueError("not taken")])

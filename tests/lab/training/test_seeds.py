@@ -488,6 +488,7 @@ def test_a_rule_that_cannot_be_stacked_is_refused_by_its_line(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(LabError, match=rf"my_rules\.py, {line}") as refused:
         together(tmp_path / "runs", *REASONING, f"softmax._target_=my_rules.{rule}", "seeds=2")
+    assert ".item(), if, a mask" in str(refused.value)
     assert "-m seed=0,1" in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "runs").exists()
 
@@ -530,3 +531,9 @@ def test_random_numbers_of_other_generators_are_refused() -> None:
     with pytest.raises(LabError, match=r"all would share the random numbers that .*Noisy draws from Python or NumPy"):
         Stack([Noisy(3, 2), Noisy(3, 2)]).check(torch.randn(2, 4, 3), "seed=0,1")
     assert np.random.get_state()[2] == before
+
+
+def test_an_operator_that_cannot_be_batched_is_named() -> None:
+    with pytest.raises(LabError, match=r"rule not implemented for aten::gru\..*; train .* \(-m seed=0,1\)$") as told:
+        Stack([nn.GRU(3, 2), nn.GRU(3, 2)]).check(torch.randn(2, 4, 3), "-m seed=0,1")
+    assert ".item()" not in str(told.value)
