@@ -860,6 +860,17 @@ def test_first_tokens_are_not_seen_where_a_window_s_cache_loses_them() -> None:
         assert torch.allclose(cached.logits[:, -1], whole, atol=1e-5)
 
 
+def test_packed_sequences_under_a_window_are_those_of_separate_runs() -> None:
+    torch.manual_seed(0)
+    model: Any = lab.replace_softmax(MODELS["Llama"](), "local").eval()
+    tokens = torch.randint(2, 50, (1, 24))
+    places = torch.cat([torch.arange(10), torch.arange(14)]).unsqueeze(0)  # by which transformers knows them
+    with torch.no_grad():
+        packed = model(tokens, position_ids=places, use_cache=False).logits
+        alone = [model(part, use_cache=False).logits for part in (tokens[:, :10], tokens[:, 10:])]
+    torch.testing.assert_close(packed, torch.cat(alone, 1), rtol=1e-5, atol=1e-5)
+
+
 def test_a_softmax_goes_where_its_model_is() -> None:
     class Core(Own):
         def __init__(self) -> None:
