@@ -851,9 +851,9 @@ def test_first_tokens_are_not_seen_where_a_window_s_cache_loses_them() -> None:
     model: Any = transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, sliding_window=8)).eval()
     tokens = torch.randint(2, 50, (1, 24), generator=torch.Generator().manual_seed(1))
     lab.replace_softmax(model, "local")
-    with pytest.raises(lab.LabError, match=r"sliding window of its own.*softmax\.normaliser\.first=0"):
+    with pytest.raises(lab.LabError, match=r"sliding window of its own.*in Python: normaliser=\{\"first\": 0\}"):
         model(tokens)
-    lab.replace_softmax(model, "local", normaliser={"name": "local", "first": 0})
+    lab.replace_softmax(model, "local", normaliser={"first": 0})
     with torch.no_grad():
         whole = model(tokens).logits[:, -1]
         cached = model(tokens[:, -1:], past_key_values=model(tokens[:, :-1], use_cache=True).past_key_values)
@@ -914,6 +914,9 @@ def test_what_would_tell_a_causal_model_of_later_tokens_is_refused() -> None:
         ({"softmax": "norm_softmax", "statistic": "mode"}, "softmax.statistic='mode' is wrong"),
         ({"tau": -1.0}, "softmax.tau=-1.0 is wrong: it must be greater than 0"),
         ({"tau": torch.ones(())}, "cannot be an option of a softmax"),
+        ({"tau": float("inf")}, "tau=inf cannot be an option of a softmax: give a finite number"),
+        ({"softmax": "local", "first": 0}, r"softmax has no 'first'; did you mean normaliser=\{\"first\": 0\}\?"),
+        ({"normaliser": {"tau": 1.0}}, r"did you mean tau=\.\.\.\?"),
         ({"softmax": NormSoftmax, "tau": 2.0}, "options need a softmax given by name"),
         ({"normaliser": "plus_on"}, "did you mean 'plus_one'"),
         ({"softmax": "linear", "schedule": "heat_treatment"}, "Linear has no temperature to heat"),
