@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ class Module(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
-def fit(model: nn.Module, watch: Watch, **options: Any) -> L.Trainer:
+def fit(model: nn.Module, watch: Any, **options: Any) -> L.Trainer:
     """Trains on single texts."""
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     keep = {"ckpt_path": options.pop("ckpt_path", None)}
@@ -300,6 +301,37 @@ def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> No
     watch.force = True
     fit(gpt2, watch, max_steps=2)
     assert sorted(pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")["step"].unique()) == [0, 2]
+
+
+def test_a_watch_of_another_model_than_the_one_that_is_trained_is_refused(gpt2: Any) -> None:
+    from lab.callbacks.watch_trainer import WatchTrainer
+
+    trained = lab.replace_softmax(copy.deepcopy(gpt2), "heat_treatment")  # as by a cell of a notebook that runs again
+    watch = Watch(lab.replace_softmax(gpt2, "heat_treatment"), TOKENS, [])
+    told = r"^the watch looks at another model than the one that is trained: make it again after the model$"
+    with pytest.raises(lab.LabError, match=told):
+        fit(trained, watch, max_steps=1)
+    with pytest.raises(lab.LabError, match=told):
+        WatchTrainer(watch).on_train_begin(None, None, None, model=trained)
+    # A part of the model, something around it, and modules whose parameters FSDP has taken over.
+    watch.check_trained(Module(gpt2))
+    Watch(torch.compile(gpt2), TOKENS, []).check_trained(gpt2)
+    Watch(gpt2.transformer.h[0], TOKENS, []).check_trained(torch.compile(gpt2))
+    for module in gpt2.modules():
+        module._parameters.clear()
+    watch.check_trained(Module(gpt2))
+
+
+def test_a_watch_in_the_wrong_trainer_says_how_it_is_given(gpt2: nn.Module, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the Trainer of transformers needs it: pip install accelerate")
+    from lab.callbacks.watch_trainer import WatchTrainer
+
+    watch = Watch(lab.replace_softmax(gpt2), TOKENS, [AttentionEntropy(str(tmp_path))], every_n_steps=5)
+    arguments = transformers.TrainingArguments(str(tmp_path / "out"), use_cpu=True, report_to=[])
+    with pytest.raises(lab.LabError, match=r"takes a watch wrapped: callbacks=\[WatchTrainer\(watch\)\]"):
+        transformers.Trainer(gpt2, arguments, callbacks=[watch])
+    with pytest.raises(lab.LabError, match=r"takes a watch as it is: callbacks=\[watch\], without WatchTrainer"):
+        fit(gpt2, WatchTrainer(watch), max_steps=1)
 
 
 def test_a_loop_that_counts_from_one_does_not_overwrite_an_earlier_training(gpt2: nn.Module, tmp_path: Path) -> None:
