@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, TypeVar
 
@@ -90,6 +91,9 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         own = way(module, shape, one, own_scale, schedule)
         _like(next(module.parameters(), next(model.parameters(), None)), own)
         made.append(own)
+    held = Counter(id(one) for own in made for one in own.parameters())
+    for own in made:
+        own.shared = tuple(name for name, one in own.named_parameters() if held[id(one)] > 1)
     with undisturbed():  # Ctrl-C would leave some modules changed, and others half
         restore_softmax(model)
         for own, before in zip(made, [own.state_before() for own in made], strict=True):
