@@ -293,6 +293,12 @@ class ReplacedSoftmax(MultiHead):
                 f"{name} calls attention with queries {list(q_BHND.shape)}, but its softmax was made for [batch, "
                 f"{self.num_heads}, tokens, {self.head_dim}]"
             )
+        learned = next(self.parameters(), None)
+        if learned is not None and learned.is_meta and not q_BHND.is_meta:
+            raise LabError(
+                f"{name} was offloaded after its softmax was replaced, and accelerate does not bring back what that "
+                "learns: offload the model first, then call lab.replace_softmax"
+            )
         used = 1 / math.sqrt(self.head_dim) if scale is None else scale
         # By hand: torch.compile cannot read math.isclose of a scale that depends on a length that varies.
         if self.expected_scale is not None and abs(used - self.expected_scale) > 1e-5 * self.expected_scale:

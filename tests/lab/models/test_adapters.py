@@ -120,6 +120,12 @@ def test_an_offloaded_model_has_its_softmax_where_it_computes() -> None:
     plain = gpt2().eval()
     wanted = lab.replace_softmax(copy.deepcopy(plain), "learnable_temperature")(TOKENS).logits
     offloaded = copy.deepcopy(plain)
+    late = lab.replace_softmax(copy.deepcopy(plain), "learnable_temperature")
+    accelerate.cpu_offload(late, "cpu")
+    with pytest.raises(
+        lab.LabError, match=r"GPT2Attention was offloaded after its softmax .*: offload the model first"
+    ):
+        late(TOKENS)
     accelerate.cpu_offload(offloaded)
     assert next(offloaded.parameters()).is_meta
     assert torch.equal(lab.replace_softmax(offloaded, "learnable_temperature")(TOKENS).logits, wanted)
