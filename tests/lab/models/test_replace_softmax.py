@@ -426,6 +426,22 @@ def test_options_of_a_normaliser() -> None:
     assert replaced_in(model)[0].normaliser.gamma is not None
 
 
+def test_a_printed_model_shows_what_is_in_use() -> None:
+    class Own(LearnableTemperature):
+        def __init__(self, heads: int, head_dim: int, fraction: float = 0.5) -> None:
+            super().__init__(heads, head_dim)
+            self.fraction = fraction
+
+    model = lab.replace_softmax(_vit(), "norm_softmax", statistic="std", normaliser={"name": "local", "first": 0})
+    assert "(rule): NormSoftmax(tau=4.0, statistic=std, over=row)" in str(model)
+    assert "(normaliser): Local(window=2, first=0, flex=False)" in str(model)
+    assert repr(Recorder(model, [1], "weights")) == "Recorder(VisionTransformer, layers=[1], what=['weights'])"
+    heated = lab.replace_softmax(model, "heat_treatment")
+    heat(heated, 0.5)
+    assert "Fixed(tau=4.0)" in str(heated) and "tau=tensor" in str(heated.to("meta"))
+    assert str(Own(2, 16)) == "Own(tau=4.0, granularity=layer_head, parametrisation=raw, limit=2.0, fraction=0.5)"
+
+
 class Manual(nn.Module):
     """Attention that is called in a branch that is not taken."""
 
