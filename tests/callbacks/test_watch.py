@@ -32,7 +32,7 @@ from lab.callbacks.diagnostics.softmax_jacobian import SoftmaxJacobian
 from lab.callbacks.diagnostics.temperature_in_use import TemperatureInUse
 from lab.callbacks.watch import Watch
 from lab.console import LabError
-from lab.models.replaced_softmax import replaced_in
+from lab.models.replaced_softmax import NAME, replaced_in
 from lab.models.softmaxes import SoftmaxFactory
 from lab.observation.attention_statistics import sink_value_norms, softmax_jacobian
 from lab.observation.observe import Findings
@@ -313,6 +313,7 @@ def test_a_watch_of_another_model_than_the_one_that_is_trained_is_refused(gpt2: 
         fit(trained, watch, max_steps=1)
     with pytest.raises(lab.LabError, match=told):
         WatchTrainer(watch).on_train_begin(None, None, None, model=trained)
+    assert repr(watch) == "Watch(GPT2LMHeadModel, [], every_n_steps=100)"
     # A part of the model, something around it, and modules whose parameters FSDP has taken over.
     watch.check_trained(Module(gpt2))
     Watch(torch.compile(gpt2), TOKENS, []).check_trained(gpt2)
@@ -460,6 +461,11 @@ def test_the_page_s_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         exec(code, names)
     assert (tmp_path / "entropy.png").exists()
     assert isinstance(names["watch"], Watch)
+    model = lab.replace_softmax(names["model"], "learnable_temperature")
+    learned = {name for name, _ in model.named_parameters() if NAME in name}
+    for kind, decayed in ((transformers.Trainer, learned), (names["SparingTrainer"], set())):
+        found = set(object.__new__(kind).get_decay_parameter_names(model))
+        assert found & learned == decayed and "transformer.h.0.attn.c_attn.weight" in found
 
 
 def test_what_a_mask_hides_is_no_weight_and_a_single_key_no_choice(gpt2: nn.Module) -> None:
