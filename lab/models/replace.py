@@ -210,7 +210,7 @@ def _chosen(
     try:
         config = softmax_config(softmax, *_overrides(options))
     except LabError as error:
-        told = re.sub(_OPTION, lambda option: _in_python(*option.groups(), options), str(error))
+        told = re.sub(_OPTION, lambda option: _in_python(option, options), str(error))
         unnamed = [key for key in _PARTS if isinstance(part := options.get(key), Mapping) and "name" not in part]
         if not unnamed:
             raise LabError(told) from error
@@ -240,8 +240,9 @@ def _overrides(options: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"softmax.{key}.{name}={_typed(name, one)}" for name, one in part.items() if name != "name")
 
 
-def _in_python(part: str | None, name: str, options: Mapping[str, Any]) -> str:
+def _in_python(option: re.Match[str], options: Mapping[str, Any]) -> str:
     """An option of the command line as an argument of :func:`replace_softmax`, with its value where one is given."""
+    part, name = option.groups()
     value = repr(options[name]) if name in options else "..."
     return f"{name}={value}" if part is None else f'{part}={{"{name}": {value}}}'
 
