@@ -168,6 +168,8 @@ def inverse_temperature(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, m
 
 def options_in_use(part: nn.Module) -> str:
     """Options of a rule or a normaliser as ``print(model)`` shows them: those that it keeps under their names."""
+    if torch.compiler.is_compiling():  # torch.vmap asks for it, and a compiler cannot read it
+        return ""
     made_by = [vars(kind)["__init__"] for kind in reversed(type(part).__mro__) if "__init__" in vars(kind)]
     names = dict.fromkeys(name for one in made_by for name in inspect.signature(one).parameters)
     kept = {name: value for name in names if (value := getattr(part, name, None)) is not None}
