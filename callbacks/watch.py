@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index
-from typing import Any, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
@@ -73,7 +73,19 @@ class Watch(Callback):
             if sum(other.path == one.path for other in diagnostics) > 1:
                 raise LabError(f"two diagnostics would write {one.path}: give one of them another folder")
 
+    def __repr__(self) -> str:
+        names = ", ".join(type(one).__name__ for one in (*self.diagnostics, *self.norms))
+        return f"Watch({type(self.model).__name__}, [{names}], every_n_steps={self.every_n_steps})"
+
+    def on_init_end(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuses to be a callback of Hugging Face's trainer, which calls this first; Lightning's has no such hook."""
+        raise LabError(
+            "Hugging Face's Trainer takes a watch wrapped: callbacks=[WatchTrainer(watch)], with WatchTrainer from "
+            "lab.callbacks.watch_trainer"
+        )
+
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.check_trained(pl_module)
         self.begin()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -94,6 +106,20 @@ class Watch(Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             self.end(trainer.global_step)
+
+    def check_trained(self, trained: nn.Module) -> None:
+        """Checks that the watched model is the one that is trained, a part of it, or holds it.
+
+        Modules count beside parameters, which FSDP may take into its own.
+
+        Raises:
+            LabError: if the two have nothing in common.
+        """
+        own, others = ({id(one) for one in (*of.modules(), *of.parameters())} for of in (self.model, trained))
+        if own.isdisjoint(others):
+            raise LabError(
+                "the watch looks at another model than the one that is trained: make it again after the model"
+            )
 
     def begin(self) -> None:
         """Forgets what was seen in an earlier training; call it when one begins or goes on."""

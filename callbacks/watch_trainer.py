@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import transformers
 
@@ -25,8 +25,21 @@ class WatchTrainer(transformers.TrainerCallback):
             raise LabError(f"{type(watch).__name__} is no Watch: give one, as in WatchTrainer(Watch(model, x, [...]))")
         self.watch = watch
 
+    # Lightning looks it up where something failed, and calls only what is a function.
+    on_exception = None
+
+    @property
+    def setup(self) -> NoReturn:
+        """Refuses to be a callback of Lightning's trainer, whose first hook it is; Hugging Face's has no such event."""
+        raise LabError("Lightning's Trainer takes a watch as it is: callbacks=[watch], without WatchTrainer around it")
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Forgets an earlier training."""
+        """Forgets an earlier training.
+
+        Raises:
+            LabError: if another model is trained than the watch looks at, as under ``model_init``.
+        """
+        self.watch.check_trained(kwargs["model"])
         self.watch.begin()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

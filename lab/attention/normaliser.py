@@ -15,7 +15,7 @@ from lab.attention import cpu_paths
 from lab.attention.chunks import over_queries
 from lab.attention.masks import forget_causal, written_out
 from lab.attention.precision import at_least_float32, but_not_to_16_bit
-from lab.attention.rule import OF_A_LAYER, TemperatureRule, not_handed_on
+from lab.attention.rule import OF_A_LAYER, TemperatureRule, not_handed_on, options_in_use
 
 # Sum of the weights of a row. "at most one": what is missing to one, the null mass, attends to nothing.
 Total = Literal["one", "at most one", "anything"]
@@ -111,6 +111,9 @@ class Normaliser(nn.Module):
         # In 16 bit, rounding would make different logits equal; in float16, those beyond 65,504 would be infinite.
         scores = self.scores(*at_least_float32(q_BHND, k_BHMD))
         return cpu_paths.mix(self.weights(masked(scores, mask), mask).to(v_BHMD.dtype), v_BHMD)
+
+    def extra_repr(self) -> str:
+        return options_in_use(self)
 
     def quantities(self) -> dict[str, Tensor]:
         """Detached values worth logging, by name: learned parameters, in the form that the weights use."""

@@ -5,6 +5,7 @@ Shapes: B batch, H heads, N queries, M keys, D head dimension.
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -144,6 +145,9 @@ class TemperatureRule(nn.Module):
         """Keys as attention uses them: unchanged, except under a rule that rescales keys too."""
         return k_BHMD
 
+    def extra_repr(self) -> str:
+        return options_in_use(self)
+
     def share(self, first: TemperatureRule) -> None:
         """Ties the parameters that layers share; called on the rule of each later layer, with that of the first."""
 
@@ -160,6 +164,18 @@ def inverse_temperature(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, m
     """beta of a rule under any mask: a causal mask is written out for a rule that does not accept :class:`Causal`."""
     known: Any = mask if rule.takes_causal else written_out(mask)
     return rule.inverse_temperature(q_BHND, k_BHMD, known)
+
+
+def options_in_use(part: nn.Module) -> str:
+    """Options of a rule or a normaliser as ``print(model)`` shows them: those that it keeps under their names."""
+    if torch.compiler.is_compiling():  # torch.vmap asks for it, and a compiler cannot read it
+        return ""
+    made_by = [vars(kind)["__init__"] for kind in reversed(type(part).__mro__) if "__init__" in vars(kind)]
+    names = dict.fromkeys(name for one in made_by for name in inspect.signature(one).parameters)
+    kept = {name: value for name in names if (value := getattr(part, name, None)) is not None}
+    # A parameter is no option: what it started at is not kept.
+    shown = [name for name in kept if name not in OF_A_LAYER and not isinstance(kept[name], nn.Parameter)]
+    return ", ".join(f"{name}={kept[name]}" for name in shown)
 
 
 def not_handed_on(option: str, part: type, arguments: Sequence[str]) -> str:

@@ -165,7 +165,8 @@ def _attention(
     if others.get("sliding_window") and getattr(softmax.normaliser, "first", 0):
         raise LabError(
             f"{type(module).__name__} has a sliding window of its own, whose cache loses the first tokens, but "
-            f"{type(softmax.normaliser).__name__} lets all queries see those: take softmax.normaliser.first=0"
+            f"{type(softmax.normaliser).__name__} lets all queries see those: take softmax.normaliser.first=0 (in "
+            'Python: normaliser={"first": 0})'
         )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     causal = query.shape[2] > 1 and attention_mask is None and causal

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, TypeVar
 
@@ -29,6 +30,8 @@ from lab.signals import undisturbed
 Model = TypeVar("Model", bound=nn.Module)
 # Options that name a part of the softmax, which has options of its own.
 _PARTS = ("normaliser", "schedule")
+# An option that an error of the command line names as the one that was meant.
+_OPTION = r"'softmax\.(?:(\w+)\.)?(\w+)'"
 _META = torch.device("meta")
 # Names of classes that attend. A softmax elsewhere may be that of a router or of a loss.
 _ATTENDS = "attention|attn|(?-i:MHSA|MHA|MSA)|self_?att|cross_?att|transformer_?(block|layer)"
@@ -88,6 +91,9 @@ def replace_softmax(model: Model, softmax: str | SoftmaxFactory | RuleFactory = 
         own = way(module, shape, one, own_scale, schedule)
         _like(next(module.parameters(), next(model.parameters(), None)), own)
         made.append(own)
+    held = Counter(id(one) for own in made for one in own.parameters())
+    for own in made:
+        own.shared = tuple(name for name, one in own.named_parameters() if held[id(one)] > 1)
     with undisturbed():  # Ctrl-C would leave some modules changed, and others half
         restore_softmax(model)
         for own, before in zip(made, [own.state_before() for own in made], strict=True):
@@ -204,11 +210,12 @@ def _chosen(
     try:
         config = softmax_config(softmax, *_overrides(options))
     except LabError as error:
+        told = re.sub(_OPTION, lambda option: _in_python(option, options), str(error))
         unnamed = [key for key in _PARTS if isinstance(part := options.get(key), Mapping) and "name" not in part]
         if not unnamed:
-            raise
+            raise LabError(told) from error
         named = f"for an option of another {unnamed[0]}, name that one, too: {unnamed[0]}={{'name': ..., ...}}"
-        raise LabError(f"{error}; {named}") from error
+        raise LabError(f"{told}; {named}") from error
     schedule = config.get("schedule")
     return softmax_factory(config), instantiate(schedule) if schedule else None
 
@@ -233,11 +240,20 @@ def _overrides(options: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"softmax.{key}.{name}={_typed(name, one)}" for name, one in part.items() if name != "name")
 
 
+def _in_python(option: re.Match[str], options: Mapping[str, Any]) -> str:
+    """An option of the command line as an argument of :func:`replace_softmax`, with its value where one is given."""
+    part, name = option.groups()
+    value = repr(options[name]) if name in options else "..."
+    return f"{name}={value}" if part is None else f'{part}={{"{name}": {value}}}'
+
+
 def _typed(key: str, value: Any) -> str:
     try:
-        return json.dumps(value, default=_number)
-    except TypeError as error:
-        raise LabError(f"{key}={value!r} cannot be an option of a softmax: give a number, text or a list") from error
+        return json.dumps(value, default=_number, allow_nan=False)
+    except (TypeError, ValueError) as error:  # ValueError: infinite, or not a number
+        raise LabError(
+            f"{key}={value!r} cannot be an option of a softmax: give a finite number, text or a list"
+        ) from error
 
 
 def _number(value: object) -> object:

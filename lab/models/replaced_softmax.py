@@ -89,6 +89,8 @@ class ReplacedSoftmax(MultiHead):
 
     # How a fused projection is laid out; None until a call has told it.
     _layout: Layout | None = None
+    # Names of the parameters that belong to softmaxes of other layers, too.
+    shared: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -166,6 +168,12 @@ class ReplacedSoftmax(MultiHead):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         if id(self.owner) not in memo:
             # Copied alone, as PEFT does: the copy is a softmax of the same module, and can take off what is on it.
+            if self.shared:
+                raise LabError(
+                    f"{type(self.owner).__name__} shares {', '.join(self.shared)} with other layers, and a copy of its "
+                    "softmax alone, as PEFT's modules_to_save makes one, would train its own: take a softmax whose "
+                    'layers share nothing, as granularity="layer_head" in place of "head"'
+                )
             alike = [self.owner, *(value for value in vars(self).values() if isinstance(value, RemovableHandle))]
             memo.update((id(one), one) for one in alike)
         new = self.__class__.__new__(self.__class__)
@@ -284,6 +292,12 @@ class ReplacedSoftmax(MultiHead):
             raise LabError(
                 f"{name} calls attention with queries {list(q_BHND.shape)}, but its softmax was made for [batch, "
                 f"{self.num_heads}, tokens, {self.head_dim}]"
+            )
+        learned = next(self.parameters(), None)
+        if learned is not None and learned.is_meta and not q_BHND.is_meta:
+            raise LabError(
+                f"{name} was offloaded after its softmax was replaced, and accelerate does not bring back what that "
+                "learns: offload the model first, then call lab.replace_softmax"
             )
         used = 1 / math.sqrt(self.head_dim) if scale is None else scale
         # By hand: torch.compile cannot read math.isclose of a scale that depends on a length that varies.

@@ -77,6 +77,9 @@ class Recorder:
         self._streams = {i: streams[i] for i in chosen if i < len(streams)} if "residual" in self.what else {}
         self._seen: dict[int, dict[str, Tensor]] = {}
 
+    def __repr__(self) -> str:
+        return f"Recorder({self._name}, layers={list(self._layers)}, what={list(self.what)})"
+
     @contextmanager
     def on(self) -> Iterator[Recorder]:
         """Listens within the block; call ``recorder.model.forward`` there, which bypasses a compiled model.

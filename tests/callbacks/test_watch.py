@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from lab.callbacks.diagnostics.softmax_jacobian import SoftmaxJacobian
 from lab.callbacks.diagnostics.temperature_in_use import TemperatureInUse
 from lab.callbacks.watch import Watch
 from lab.console import LabError
-from lab.models.replaced_softmax import replaced_in
+from lab.models.replaced_softmax import NAME, replaced_in
 from lab.models.softmaxes import SoftmaxFactory
 from lab.observation.attention_statistics import sink_value_norms, softmax_jacobian
 from lab.observation.observe import Findings
@@ -171,7 +172,7 @@ class Module(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
-def fit(model: nn.Module, watch: Watch, **options: Any) -> L.Trainer:
+def fit(model: nn.Module, watch: Any, **options: Any) -> L.Trainer:
     """Trains on single texts."""
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     keep = {"ckpt_path": options.pop("ckpt_path", None)}
@@ -300,6 +301,38 @@ def test_any_lightning_trainer_is_watched(gpt2: nn.Module, tmp_path: Path) -> No
     watch.force = True
     fit(gpt2, watch, max_steps=2)
     assert sorted(pd.read_csv(tmp_path / "diagnostics" / "attention_entropy.csv")["step"].unique()) == [0, 2]
+
+
+def test_a_watch_of_another_model_than_the_one_that_is_trained_is_refused(gpt2: Any) -> None:
+    from lab.callbacks.watch_trainer import WatchTrainer
+
+    trained = lab.replace_softmax(copy.deepcopy(gpt2), "heat_treatment")  # as by a cell of a notebook that runs again
+    watch = Watch(lab.replace_softmax(gpt2, "heat_treatment"), TOKENS, [])
+    told = r"^the watch looks at another model than the one that is trained: make it again after the model$"
+    with pytest.raises(lab.LabError, match=told):
+        fit(trained, watch, max_steps=1)
+    with pytest.raises(lab.LabError, match=told):
+        WatchTrainer(watch).on_train_begin(None, None, None, model=trained)
+    assert repr(watch) == "Watch(GPT2LMHeadModel, [], every_n_steps=100)"
+    # A part of the model, something around it, and modules whose parameters FSDP has taken over.
+    watch.check_trained(Module(gpt2))
+    Watch(torch.compile(gpt2), TOKENS, []).check_trained(gpt2)
+    Watch(gpt2.transformer.h[0], TOKENS, []).check_trained(torch.compile(gpt2))
+    for module in gpt2.modules():
+        module._parameters.clear()
+    watch.check_trained(Module(gpt2))
+
+
+def test_a_watch_in_the_wrong_trainer_says_how_it_is_given(gpt2: nn.Module, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the Trainer of transformers needs it: pip install accelerate")
+    from lab.callbacks.watch_trainer import WatchTrainer
+
+    watch = Watch(lab.replace_softmax(gpt2), TOKENS, [AttentionEntropy(str(tmp_path))], every_n_steps=5)
+    arguments = transformers.TrainingArguments(str(tmp_path / "out"), use_cpu=True, report_to=[])
+    with pytest.raises(lab.LabError, match=r"takes a watch wrapped: callbacks=\[WatchTrainer\(watch\)\]"):
+        transformers.Trainer(gpt2, arguments, callbacks=[watch])
+    with pytest.raises(lab.LabError, match=r"takes a watch as it is: callbacks=\[watch\], without WatchTrainer"):
+        fit(gpt2, WatchTrainer(watch), max_steps=1)
 
 
 def test_a_loop_that_counts_from_one_does_not_overwrite_an_earlier_training(gpt2: nn.Module, tmp_path: Path) -> None:
@@ -432,6 +465,11 @@ def test_the_page_s_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         exec(code, names)
     assert (tmp_path / "entropy.png").exists()
     assert isinstance(names["watch"], Watch)
+    model = lab.replace_softmax(names["model"], "learnable_temperature")
+    learned = {name for name, _ in model.named_parameters() if NAME in name}
+    for kind, decayed in ((transformers.Trainer, learned), (names["SparingTrainer"], set())):
+        found = set(object.__new__(kind).get_decay_parameter_names(model))
+        assert found & learned == decayed and "transformer.h.0.attn.c_attn.weight" in found
 
 
 def test_what_a_mask_hides_is_no_weight_and_a_single_key_no_choice(gpt2: nn.Module) -> None:

@@ -7,7 +7,7 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from lab.attention import gpu_paths
-from lab.attention.masks import Mask, both
+from lab.attention.masks import Mask, both, written_out
 from lab.attention.normalisers.softmax import Softmax
 
 
@@ -15,9 +15,9 @@ class Local(Softmax):
     """Softmax over the keys that are no more than ``window`` places from the query, and the first ``first`` keys.
 
     Queries among the first ``first`` (a CLS token) see all keys. Places are counted in the sequence, after padding at
-    its start; patches of a picture are counted row by row. Where there are fewer queries than keys, the queries stand
-    at the last places, or, under a mask with a row for each query, each at the last key that it may see. So the one
-    query of max retrieval sees the last ``window`` + 1 items.
+    its start, and in each sequence of a packed row by itself; patches of a picture are counted row by row. Where there
+    are fewer queries than keys, the queries stand at the last places, or, under a mask with a row for each query, each
+    at the last key that it may see. So the one query of max retrieval sees the last ``window`` + 1 items.
 
     The fused kernel gets the window as a mask, which limits what a query sees, but saves no time. FlexAttention skips
     blocks of 128 tokens that no window reaches; only long sequences have such blocks.
@@ -32,6 +32,7 @@ class Local(Softmax):
     """
 
     is_softmax = True  # within its mask
+    takes_causal = True
 
     def __init__(
         self, heads: int, head_dim: int, window: NonNegativeInt = 2, first: NonNegativeInt = 1, flex: bool = False
@@ -46,19 +47,43 @@ class Local(Softmax):
             return gpu_paths.by_blocks(q_BHND, k_BHMD, v_BHMD, mask)
         return super().attend(q_BHND, k_BHMD, v_BHMD, mask)
 
-    def allowed(self, mask: Tensor | None, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
+    def allowed(self, mask: Mask, q_BHND: Tensor, k_BHMD: Tensor) -> Tensor | None:
         queries, keys = q_BHND.shape[-2], k_BHMD.shape[-2]
         of_key = torch.arange(keys, device=k_BHMD.device)
         of_query = torch.arange(keys - queries, keys, device=k_BHMD.device).unsqueeze(-1)
-        if mask is not None:
-            rows = torch.atleast_2d(mask).expand(*torch.atleast_2d(mask).shape[:-1], keys)
-            if queries < keys and rows.shape[-2] == queries:
-                # In a cache of fixed size the last places may still be empty: a query stands at the last key it sees.
-                of_query = torch.where(rows, of_key, 0).amax(-1, keepdim=True)
-            # Keys before the first one that any query sees are padding.
-            padding = rows.any(-2, keepdim=True).to(torch.int8).argmax(-1, keepdim=True)
-            of_key, of_query = of_key - padding, of_query - padding
+        rows = _rows(mask, keys)
+        if rows is not None and queries < keys and rows.shape[-2] == queries:
+            # In a cache of fixed size the last places may still be empty: a query stands at the last key it sees.
+            of_query = torch.where(rows, of_key, 0).amax(-1, keepdim=True)
         # No difference of places is written out: in int64 it would take eight times the mask.
         near = (of_key >= of_query - self.window) & (of_key <= of_query + self.window)
-        sees_all = (of_query >= 0) & (of_query < self.first)
-        return both(mask, near | sees_all | (of_key < self.first))
+        if self.first:
+            start = 0 if rows is None else _starts(rows, of_query)
+            sees_all = (of_query >= start) & (of_query < start + self.first)
+            near = near | sees_all | (of_key < start + self.first)
+        return both(written_out(mask), near)
+
+
+def _rows(mask: Mask, keys: int) -> Tensor | None:
+    """The rows of a mask, [..., N or 1, M]; None where all sequences are known to begin at the first key."""
+    if not isinstance(mask, Tensor):
+        return None
+    rows = torch.atleast_2d(mask)
+    return rows.expand(*rows.shape[:-1], keys)
+
+
+def _starts(rows: Tensor, of_query: Tensor) -> Tensor:
+    """The key at which the sequence of each query begins, [..., N, 1]: after padding, or after packed sequences.
+
+    It is the last one, no later than the query, before which neither the query nor a later one sees any key. The first
+    key that a query sees would not do: where the model has a window of its own, that moves along.
+    """
+    keys = rows.shape[-1]
+    of_query = of_query.clamp_min(0).expand(*rows.shape[:-2], -1, 1)
+    # bool has no argmax, and as numbers of eight bits it needs no copy.
+    sees = torch.where(rows.any(-1, keepdim=True), rows.view(torch.uint8).argmax(-1, keepdim=True), keys)
+    least = sees.new_full((*rows.shape[:-2], keys, 1), keys)
+    least = least.scatter_reduce(-2, of_query, sees.expand_as(of_query), "amin").flip(-2).cummin(-2).values.flip(-2)
+    places = torch.arange(keys, device=rows.device).unsqueeze(-1)
+    starts = torch.where(least >= places, places, 0).cummax(-2).values
+    return torch.maximum(starts.gather(-2, of_query), least[..., :1, :])

@@ -39,7 +39,7 @@ class AdaptiveTemperature(TemperatureRule):
         when: Literal["inference", "always"] = "inference",
     ) -> None:
         super().__init__(heads, head_dim, tau)
-        self._polynomial = [float(c) for c in coefficients]
+        self.coefficients = [float(c) for c in coefficients]
         self.gate = gate
         self.when = when
 
@@ -56,6 +56,6 @@ class AdaptiveTemperature(TemperatureRule):
     def beta(self, entropy: Tensor) -> Tensor:
         """The factor on the inverse temperature at an entropy in nats; at least 1."""
         value = torch.zeros_like(entropy)
-        for coefficient in self._polynomial:
+        for coefficient in self.coefficients:
             value = value * entropy + coefficient
         return torch.where(entropy > self.gate, value.clamp_min(1.0), torch.ones_like(value))

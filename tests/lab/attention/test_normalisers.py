@@ -6,7 +6,7 @@ import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +301,42 @@ def test_a_window_knows_padding_and_empty_places(padding: int, empty: int) -> No
     k, v = (torch.nn.functional.pad(x, (0, 0, padding, empty), value=9.0) for x in (k, v))
     mask = torch.nn.functional.pad(causal, (padding, empty), value=False)
     torch.testing.assert_close(attend(q, k, v, rule, mask, local), alone)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("padding", [0, 3])
+def test_a_window_counts_places_in_each_packed_sequence(causal: bool, first: int, padding: int) -> None:
+    """On every path: the fused kernel, written out, beside a bias, by blocks, and the last queries of a cache."""
+    lengths, rule, local = (9, 1, 14), Fixed(2, 8), Local(2, 8, window=2, first=first)
+    q, k, v = (torch.randn(2, 2, padding + sum(lengths), 8) for _ in range(3))
+    spans = [slice(padding + stop - n, padding + stop) for n, stop in zip(lengths, accumulate(lengths), strict=True)]
+    mask = torch.zeros(q.shape[-2], q.shape[-2], dtype=torch.bool)
+    for span in spans:
+        mask[span, span] = True
+    mask = mask.tril() if causal else mask
+    alone = [attend(*(x[..., one, :] for x in (q, k, v)), rule, mask[one, one], local) for one in spans]
+    want = torch.cat([torch.zeros(2, 2, padding, 8), *alone], -2)
+    rescaled = q / rule.tau
+    for z in (
+        attend(q, k, v, rule, mask, local),
+        attend_explicit(q, k, v, rule, mask, local).z,
+        attend(q, k, v, rule, mask, local, bias=torch.zeros(())),
+        gpu_paths.by_blocks(rescaled, k, v, local.allowed(mask, q, k)),
+    ):
+        torch.testing.assert_close(z, want, rtol=1e-5, atol=1e-6)
+    if causal:
+        last = slice(-16, None)  # of the last two sequences
+        z = attend(q[..., last, :], k, v, rule, mask[last], local)
+        torch.testing.assert_close(z, want[..., last, :], rtol=1e-5, atol=1e-6)
+
+
+def test_a_window_within_a_window_of_the_model_has_no_first_tokens_of_its_own() -> None:
+    band = torch.ones(9, 9, dtype=torch.bool).tril().triu(-4)
+    x = torch.zeros(9, 4)
+    allowed = Local(1, 4, window=1, first=1).allowed(band, x, x)
+    assert torch.equal(allowed, band & ((torch.arange(9)[:, None] - torch.arange(9) <= 1) | (torch.arange(9) == 0)))
 
 
 @pytest.mark.parametrize("dim", [8, 64, 63])

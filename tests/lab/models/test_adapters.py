@@ -93,6 +93,18 @@ def test_peft_trains_saves_and_merges_what_a_softmax_learns(kind: str, tmp_path:
     assert not any(module._forward_pre_hooks for module in merged.modules())
 
 
+def test_a_softmax_that_layers_share_is_not_copied_alone() -> None:
+    """PEFT would train one for each layer."""
+    peft = pytest.importorskip("peft", reason="pip install peft")
+    model = lab.replace_softmax(gpt2(), "learnable_temperature", granularity="head")
+    with pytest.raises(lab.LabError, match=r"GPT2Attention shares rule\.theta with other layers, and a copy"):
+        peft.get_peft_model(
+            model, peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=[NAME])
+        )
+    one, other = replaced_in(copy.deepcopy(lab.replace_softmax(gpt2(), "learnable_temperature", granularity="head")))
+    assert one.rule.theta is other.rule.theta
+
+
 def test_a_softmax_put_into_a_peft_model_says_what_is_not_saved(capsys: pytest.CaptureFixture[str]) -> None:
     peft = pytest.importorskip("peft", reason="pip install peft")
     model = peft.get_peft_model(gpt2(), peft.LoraConfig(target_modules=["c_attn"], fan_in_fan_out=True))
@@ -108,6 +120,12 @@ def test_an_offloaded_model_has_its_softmax_where_it_computes() -> None:
     plain = gpt2().eval()
     wanted = lab.replace_softmax(copy.deepcopy(plain), "learnable_temperature")(TOKENS).logits
     offloaded = copy.deepcopy(plain)
+    late = lab.replace_softmax(copy.deepcopy(plain), "learnable_temperature")
+    accelerate.cpu_offload(late, "cpu")
+    with pytest.raises(
+        lab.LabError, match=r"GPT2Attention was offloaded after its softmax .*: offload the model first"
+    ):
+        late(TOKENS)
     accelerate.cpu_offload(offloaded)
     assert next(offloaded.parameters()).is_meta
     assert torch.equal(lab.replace_softmax(offloaded, "learnable_temperature")(TOKENS).logits, wanted)

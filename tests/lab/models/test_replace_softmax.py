@@ -426,6 +426,22 @@ def test_options_of_a_normaliser() -> None:
     assert replaced_in(model)[0].normaliser.gamma is not None
 
 
+def test_a_printed_model_shows_what_is_in_use() -> None:
+    class Own(LearnableTemperature):
+        def __init__(self, heads: int, head_dim: int, fraction: float = 0.5) -> None:
+            super().__init__(heads, head_dim)
+            self.fraction = fraction
+
+    model = lab.replace_softmax(_vit(), "norm_softmax", statistic="std", normaliser={"name": "local", "first": 0})
+    assert "(rule): NormSoftmax(tau=4.0, statistic=std, over=row)" in str(model)
+    assert "(normaliser): Local(window=2, first=0, flex=False)" in str(model)
+    assert repr(Recorder(model, [1], "weights")) == "Recorder(VisionTransformer, layers=[1], what=['weights'])"
+    heated = lab.replace_softmax(model, "heat_treatment")
+    heat(heated, 0.5)
+    assert "Fixed(tau=4.0)" in str(heated) and "tau=tensor" in str(heated.to("meta"))
+    assert str(Own(2, 16)) == "Own(tau=4.0, granularity=layer_head, parametrisation=raw, limit=2.0, fraction=0.5)"
+
+
 class Manual(nn.Module):
     """Attention that is called in a branch that is not taken."""
 
@@ -851,13 +867,24 @@ def test_first_tokens_are_not_seen_where_a_window_s_cache_loses_them() -> None:
     model: Any = transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, sliding_window=8)).eval()
     tokens = torch.randint(2, 50, (1, 24), generator=torch.Generator().manual_seed(1))
     lab.replace_softmax(model, "local")
-    with pytest.raises(lab.LabError, match=r"sliding window of its own.*softmax\.normaliser\.first=0"):
+    with pytest.raises(lab.LabError, match=r"sliding window of its own.*in Python: normaliser=\{\"first\": 0\}"):
         model(tokens)
-    lab.replace_softmax(model, "local", normaliser={"name": "local", "first": 0})
+    lab.replace_softmax(model, "local", normaliser={"first": 0})
     with torch.no_grad():
         whole = model(tokens).logits[:, -1]
         cached = model(tokens[:, -1:], past_key_values=model(tokens[:, :-1], use_cache=True).past_key_values)
         assert torch.allclose(cached.logits[:, -1], whole, atol=1e-5)
+
+
+def test_packed_sequences_under_a_window_are_those_of_separate_runs() -> None:
+    torch.manual_seed(0)
+    model: Any = lab.replace_softmax(MODELS["Llama"](), "local").eval()
+    tokens = torch.randint(2, 50, (1, 24))
+    places = torch.cat([torch.arange(10), torch.arange(14)]).unsqueeze(0)  # by which transformers knows them
+    with torch.no_grad():
+        packed = model(tokens, position_ids=places, use_cache=False).logits
+        alone = [model(part, use_cache=False).logits for part in (tokens[:, :10], tokens[:, 10:])]
+    torch.testing.assert_close(packed, torch.cat(alone, 1), rtol=1e-5, atol=1e-5)
 
 
 def test_a_softmax_goes_where_its_model_is() -> None:
@@ -903,6 +930,9 @@ def test_what_would_tell_a_causal_model_of_later_tokens_is_refused() -> None:
         ({"softmax": "norm_softmax", "statistic": "mode"}, "softmax.statistic='mode' is wrong"),
         ({"tau": -1.0}, "softmax.tau=-1.0 is wrong: it must be greater than 0"),
         ({"tau": torch.ones(())}, "cannot be an option of a softmax"),
+        ({"tau": float("inf")}, "tau=inf cannot be an option of a softmax: give a finite number"),
+        ({"softmax": "local", "first": 0}, r"softmax has no 'first'; did you mean normaliser=\{\"first\": 0\}\?"),
+        ({"normaliser": {"tau": 1.0}}, r"did you mean tau=\.\.\.\?"),
         ({"softmax": NormSoftmax, "tau": 2.0}, "options need a softmax given by name"),
         ({"normaliser": "plus_on"}, "did you mean 'plus_one'"),
         ({"softmax": "linear", "schedule": "heat_treatment"}, "Linear has no temperature to heat"),
