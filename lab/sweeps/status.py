@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -225,21 +226,25 @@ def _cells(run: RunStatus, root: Path) -> dict[str, str]:
 
 
 def plain(run: RunStatus, root: Path) -> dict[str, str | float | None]:
-    """The cells of a run as values, for a program: None where they are not known."""
+    """The cells of a run as values, for a program: None where they are not known, or no numbers that JSON has."""
     begun = run.metric is not None  # there is a summary that can be read
     return {
         "status": run.status,
         "run": os.path.relpath(run.folder, root),
         "epoch": run.epochs if begun else None,
         "max_epochs": run.max_epochs or None,
-        "accuracy": run.accuracy,
+        "accuracy": _finite(run.accuracy),
         "metric": run.metric,
-        "value": run.value,
+        "value": _finite(run.value),
         "moment": run.moment,
         "change_point": run.change,
         "seconds_left": run.seconds_left,
         "reason": run.reason or None,
     }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _shown(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from lab.status import main
 from lab.sweeps import jobs
 from lab.sweeps.plan import write_plan
 from lab.sweeps.record import planned_runs
-from lab.sweeps.status import Gathering, status_of
+from lab.sweeps.status import Gathering, RunStatus, plain, status_of
 
 
 def write(folder: Path, **summary: object) -> Path:
@@ -116,6 +117,8 @@ def test_a_program_reads_the_same_runs(sweep: Path, monkeypatch, capsys) -> None
     missing = found["softmax/seed=4"]
     assert [key for key, value in missing.items() if value is not None] == ["status", "run"]
     assert list(missing) == list(found["norm/seed=0"]) and len(found) == 7
+    diverged = plain(RunStatus(sweep, "failed", accuracy=0.5, metric="val/loss", value=math.nan), sweep)
+    assert (diverged["accuracy"], diverged["value"]) == (0.5, None)
     monkeypatch.setattr(sys, "argv", ["lab.status", "--json", "--plan", "experiment=reasoning", f"paths.runs={sweep}"])
     main()
     assert [run["run"] for run in json.loads(capsys.readouterr().out)] == ["reasoning/softmax/seed=0"]

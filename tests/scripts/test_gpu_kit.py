@@ -265,10 +265,11 @@ def test_what_tests_of_a_gpu_import_is_carried_or_there() -> None:
 
     # With PyTorch, Lightning and timm come these.
     there = {"torch", "torchvision", "lightning", "timm", "torchmetrics", "tensorboard", "numpy", "PIL", "yaml"}
-    there |= {"matplotlib", "pandas", "scipy", "lab", "scripts", "conftest"} | sys.stdlib_module_names
+    there |= {"matplotlib", "pandas", "scipy", "lab", "scripts", "conftest", "marks"} | sys.stdlib_module_names
     carried = {name.lower().replace("-", "_") for name in PACKAGES} | {"hydra"}
-    files = [ROOT / "tests" / "conftest.py", *(Path(one.words[-1]) for one in steps(Places()) if one.stage == "tests")]
-    assert len(files) > 2
+    shared = [ROOT / "tests" / name for name in ("conftest.py", "marks.py")]
+    files = [*shared, *(Path(one.words[-1]) for one in steps(Places()) if one.stage == "tests")]
+    assert len(files) > 3
     for path in files:
         for node in ast.parse(path.read_text()).body:
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
