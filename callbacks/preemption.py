@@ -73,7 +73,7 @@ class Preemption(Checkpoint):
             SystemExit: after Ctrl-C or SIGTERM; the other signals requeue a job, which a finished run does not need.
         """
         if self.told in (signal.SIGINT, signal.SIGTERM):
-            raise _told(self.told, "the run had already finished")
+            raise _ended_by(self.told, "the run had already finished")
 
     @contextmanager
     def obeyed(self) -> Iterator[None]:
@@ -87,7 +87,7 @@ class Preemption(Checkpoint):
         except Exception as error:
             if self.told not in (signal.SIGINT, signal.SIGTERM) or not type(error).__module__.startswith("torch._"):
                 raise
-            raise _told(self.told, "ended while it compiled; the same command trains what is left") from error
+            raise _ended_by(self.told, "ended while it compiled; the same command trains what is left") from error
 
     def _note(self, number: int, frame: Any) -> None:
         # SIGTERM follows at the time limit itself; the signal before it still counts, since it requeues the job.
@@ -101,7 +101,7 @@ class Preemption(Checkpoint):
 
     def _leave(self, trainer: L.Trainer) -> NoReturn:
         assert self.leaving is not None
-        ended = _told(self.leaving, f"saved at step {trainer.global_step}, from where {self._same} goes on")
+        ended = _ended_by(self.leaving, f"saved at step {trainer.global_step}, from where {self._same} goes on")
         if not trainer.is_global_zero:
             raise SystemExit(0)  # a failure status would have rank 0 killed before it is done
         before = self._before[signal.Signals(self.leaving)]
@@ -119,7 +119,7 @@ class Preemption(Checkpoint):
         raise ended
 
 
-def _told(number: int, what: str) -> Ended:
+def _ended_by(number: int, what: str) -> Ended:
     """Tells what a signal has done; returns the end of the program by it."""
     ended = Ended(number, f"{signal_name(number)}: {what}")
     tell(ended.told)

@@ -132,10 +132,10 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
         raise LabError(f"{where} must give {wanted}, and gives {got}")
     y, latents = batch["y"], batch["latents"]
     if not isinstance(y, Tensor) or y.dtype != torch.int64 or not y.ndim:
-        raise LabError(f"labels of {where} must be a tensor of int64, [B] or [B, answers], and are {_told(y)}")
+        raise LabError(f"labels of {where} must be a tensor of int64, [B] or [B, answers], and are {_described(y)}")
     for part in parts_of(batch["x"]):
         if not isinstance(part, Tensor) or part.shape[:1] != y.shape[:1]:
-            raise LabError(f"{where} must give {len(y)} inputs, one for each label, and gives x as {_told(part)}")
+            raise LabError(f"{where} must give {len(y)} inputs, one for each label, and gives x as {_described(part)}")
         if part.is_floating_point() and not part.isfinite().all():
             raise LabError(f"inputs of {where} hold NaN or infinity")
     facts = facts_of(data)
@@ -148,15 +148,15 @@ def _check_form(data: DataModule, batch: object, where: str) -> None:
             f"num_classes={classes}: labels are 0 to {classes - 1}"
         )
     if not isinstance(latents, Mapping):
-        raise LabError(f"latents of {where} must be a dict, name -> tensor, and are {_told(latents)}")
+        raise LabError(f"latents of {where} must be a dict, name -> tensor, and are {_described(latents)}")
     for name, values in latents.items():
         if not isinstance(values, Tensor) or values.shape not in (y.shape[:1], y.shape):
             raise LabError(
                 f"latent {name} of {where} must have one value for each of {len(y)} samples, or, as y, one for each "
-                f"answer, and is {_told(values)}"
+                f"answer, and is {_described(values)}"
             )
         if name.startswith(CLASSES) and (values.dtype != torch.int64 or (values < 0).any()):
-            raise LabError(f"latent {name} of {where} must be a class, int64 from 0 on, and is {_told(values)}")
+            raise LabError(f"latent {name} of {where} must be a class, int64 from 0 on, and is {_described(values)}")
     if data.locations and type(data).scored is DataModule.scored:
         _check_locations(data, y, latents, where)
 
@@ -169,7 +169,7 @@ def _check_tokens(tokens: int | None, x: object, where: str) -> None:
     if not whole or not 0 <= int(x.min()) <= int(x.max()) < tokens:
         raise LabError(
             f"inputs of {where} must be whole numbers from 0 to {tokens - 1}, as model_arguments() gives "
-            f"tokens={tokens}, and are {_told(x)}"
+            f"tokens={tokens}, and are {_described(x)}"
         )
 
 
@@ -177,14 +177,14 @@ def _check_locations(data: DataModule, y: Tensor, latents: Mapping[str, Tensor],
     """Checks what accuracies by location are computed from."""
     name, places, known = name_of(type(data)), latents.get("target_location"), len(data.locations)
     if places is None or places.shape != y.shape or not bool(((places >= 0) & (places < known)).all()):
-        got = "has none" if places is None else f"has {_told(places)}"
+        got = "has none" if places is None else f"has {_described(places)}"
         raise LabError(
             f"{name} has locations ({', '.join(data.locations)}), so the latent target_location has to give the place "
             f"of each answer, {list(y.shape)} from 0 to {known - 1}, but {where} {got}"
         )
 
 
-def _told(value: object) -> str:
+def _described(value: object) -> str:
     """A value in a message: shape, type and range of a tensor, else its class."""
     if not isinstance(value, Tensor):
         return type(value).__name__

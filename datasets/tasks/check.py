@@ -261,12 +261,12 @@ def _check_places(name: str, task: Task, bank: ImageBank, drawn: Scenes, walk: T
     for part in [latent for latent in latents if f"{latent}_tile" in tiles]:
         # Steps of 1/4, five times the noise of colours.
         color = (4 * drawn.colors[scene, tiles[f"{part}_tile"]]).round().long()
-        if _told(torch.cat([kinds[images[f"on {part}_tile"]], color], dim=1), latents[part]) > 0.75:
+        if _share_told(torch.cat([kinds[images[f"on {part}_tile"]], color], dim=1), latents[part]) > 0.75:
             continue
         for where, image in images.items():
             # Classes that hardly occur twice would decide anything.
             often = 10 * len(kinds[image].unique(dim=0)) <= len(walk)
-            if often and _told(kinds[image], latents[part]) == 1:
+            if often and _share_told(kinds[image], latents[part]) == 1:
                 raise ValueError(
                     f"{name}.sample: latent {part} follows from the class of the image {where}, not of the one on "
                     f"{part}_tile: images, latents and tiles have to fit, and a part of several tiles has no such "
@@ -274,7 +274,7 @@ def _check_places(name: str, task: Task, bank: ImageBank, drawn: Scenes, walk: T
                 )
 
 
-def _told(seen: Tensor, latent: Tensor) -> float:
+def _share_told(seen: Tensor, latent: Tensor) -> float:
     """The share of scenes in which what is seen [B, n] tells the latent [B]: that it is the commonest one with it."""
     kind, value = seen.unique(dim=0, return_inverse=True)[1], latent.unique(return_inverse=True)[1]
     values = int(value.max()) + 1

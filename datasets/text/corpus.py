@@ -189,7 +189,7 @@ class HubCorpus:
             islice(stream, held_out) if split == "validation" else islice(stream, held_out, _end(held_out, documents))
         )
         found = False
-        for row in _told(rows, name):
+        for row in _with_errors_told(rows, name):
             if column not in row:
                 raise ValueError(f"data.corpus.column={column} is no column of {name}; it has {', '.join(row)}")
             if not isinstance(row[column], str):
@@ -230,7 +230,7 @@ def _end(start: int, count: int | None) -> int | None:
     return None if count is None else start + count
 
 
-def _told(rows: Iterator[Any], name: str) -> Iterator[Any]:
+def _with_errors_told(rows: Iterator[Any], name: str) -> Iterator[Any]:
     """Yields the rows; an error between two of them is raised as the same ValueError as one at the start."""
     while True:
         try:

@@ -30,9 +30,9 @@ from lab.console import LabError, cause_of, not_installed, refusals, tell
 # How several runs are asked for, the end of a sentence that refuses them here; {} stands for what was typed.
 BY_A_SWEEP = "add -m, as in python -m lab.train -m {}"
 FROM_PYTHON = "loop over lab.run, or train seeds together, as with seeds=2"
-# Names that something reads at the top, also those of defaults that an experiment gives for configs not chosen here.
+# Top-level keys that code reads; with them the defaults for configs that may be chosen, such as norm_softmax.
 _READ = {"": {path.split(".")[0] for path in PLAIN_VALUES} | {"hydra", *DEFAULTS_FOR}}
-# And in each group of options that are no arguments of a class with a signature to check them against.
+# And the keys of each group that no class takes, whose signature would tell them.
 for _group, _, _name in (path.partition(".") for path in PLAIN_VALUES if not path.endswith("._target_")):
     if _name:
         _READ.setdefault(_group, set()).add(_name)

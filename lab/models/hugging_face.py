@@ -161,7 +161,7 @@ def _attention(
             "own softmax"
         )
     if (is_causal and query.shape[2] > 1) or _shows_causal(softmax, attention_mask):
-        softmax.said_causal()
+        softmax.mark_causal()
     if others.get("sliding_window") and getattr(softmax.normaliser, "first", 0):
         raise LabError(
             f"{type(module).__name__} has a sliding window of its own, whose cache loses the first tokens, but "

@@ -111,7 +111,7 @@ class OfMultiheadAttention(ReplacedSoftmax):
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         q, k, v = (self.heads_of(x) for x in self._projected(query, key, value, alike))
         if is_causal and q.shape[2] > 1:
-            softmax.said_causal()
+            softmax.mark_causal()
         causal = is_causal and key_padding_mask is None and k.shape[2] == key.shape[1]
         mask = None if causal else self._mask(attn_mask, key_padding_mask, k.shape[2] - key.shape[1])
         dropout = owner.dropout if owner.training else 0.0

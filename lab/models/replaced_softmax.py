@@ -48,18 +48,18 @@ class Heads:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        heads = _told(module, _HEADS)
+        heads = _first_number(module, _HEADS)
         if heads is None:
             raise LabError(
                 f"{type(module).__name__} does not tell its number of heads: give it attributes num_heads and head_dim"
             )
-        dim, width = _told(module, _HEAD_DIM), _told(module, _WIDTH) or width_of_queries(module)
+        dim, width = _first_number(module, _HEAD_DIM), _first_number(module, _WIDTH) or width_of_queries(module)
         if dim is None and (width is None or width % heads):
             raise LabError(f"{type(module).__name__} does not tell the dimension of its heads: give it a head_dim")
         self.heads = heads
         self.head_dim = dim or (width or 0) // heads
         # Number of keys that the module is made for; None where it does not tell.
-        self.longest = _told(module, _LONGEST)
+        self.longest = _first_number(module, _LONGEST)
         scales = [value for name in _SCALE if isinstance(value := getattr(module, name, None), float) and value > 0]
         # What scores are multiplied by before the softmax.
         self.scale = scales[0] if scales else 1 / math.sqrt(self.head_dim)
@@ -67,7 +67,7 @@ class Heads:
         self.of_queries = scales[0] if scales else 1.0
 
 
-def _told(module: nn.Module, names: tuple[str, ...]) -> int | None:
+def _first_number(module: nn.Module, names: tuple[str, ...]) -> int | None:
     for place in (module, getattr(module, "config", None)):
         for name in names:
             value = getattr(place, name, None)
@@ -106,9 +106,9 @@ class ReplacedSoftmax(MultiHead):
         self.expected_scale = shape.scale if own_scale else None
         self._of_queries = shape.of_queries
         self.schedule = schedule
-        self.takes_bias = _passes(check_biased, softmax)
+        self.takes_bias = _satisfies(check_biased, softmax)
         self.before: Any = None
-        # Told by the module, or later by a call of it (said_causal).
+        # Told by the module, or later by a call of it (mark_causal).
         self.is_causal = bool(getattr(owner, "is_causal", False))
 
     @staticmethod
@@ -232,9 +232,9 @@ class ReplacedSoftmax(MultiHead):
         if mask is not None and mask.dtype.is_floating_point:
             mask, bias = self._parted(mask, bias)
         if bias is not None:
-            self._pass(check_biased)
+            self._require(check_biased)
         if mask is not None and not self.is_causal and self.couples_queries and hides_later(mask, q_BHND.shape[-2]):
-            self.said_causal()
+            self.mark_causal()
         # Under autocast, rotary positions leave queries and keys in float32 beside values in half precision.
         q_BHND, k_BGMD = q_BHND.to(v_BGMD.dtype), k_BGMD.to(v_BGMD.dtype)
         N, M = q_BHND.shape[-2], k_BGMD.shape[-2]
@@ -264,14 +264,14 @@ class ReplacedSoftmax(MultiHead):
             return allowed, bias
         return allowed, seen if bias is None else bias + seen
 
-    def said_causal(self) -> None:
+    def mark_causal(self) -> None:
         """Notes that a call is causal: some modules (those of CLIP's text tower) tell it only by their calls.
 
         Raises:
             LabError: if a query would depend on later ones through the rule or the normaliser.
         """
         if not self.is_causal:
-            self._pass(check_causal)
+            self._require(check_causal)
             self.is_causal = True
 
     def _windows(self, q: Tensor) -> int | None:
@@ -279,7 +279,7 @@ class ReplacedSoftmax(MultiHead):
         axes = [axis for axis in (1, 2) if q.dim() == 5 and q.shape[3 - axis] == self.num_heads]
         return axes[0] if len(axes) == 1 else None
 
-    def _pass(self, check: Callable[[TemperatureRule, Normaliser], None]) -> None:
+    def _require(self, check: Callable[[TemperatureRule, Normaliser], None]) -> None:
         """Runs a check of rule and normaliser; its error names the module, too."""
         try:
             check(self.rule, self.normaliser)
@@ -308,7 +308,7 @@ class ReplacedSoftmax(MultiHead):
             )
 
 
-def _passes(check: Callable[[TemperatureRule, Normaliser], None], softmax: LayerSoftmax) -> bool:
+def _satisfies(check: Callable[[TemperatureRule, Normaliser], None], softmax: LayerSoftmax) -> bool:
     try:
         check(softmax.rule, softmax.normaliser)
     except ValueError:

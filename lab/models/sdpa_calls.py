@@ -151,7 +151,7 @@ def _answer(
             "checkpoint, so that the backward pass would use the module's own softmax: checkpoint the module as a whole"
         )
     if is_causal and query.shape[2] > 1:
-        softmax.said_causal()
+        softmax.mark_causal()
     z = softmax.of_call(query, key, value, attn_mask, is_causal, dropout_p, scale)
     # As the function itself under autocast.
     used = autocast_dtype(z.device)

@@ -40,10 +40,10 @@ class Targets:
             ValueError: if labels are not tensors [n] of the same scenes, hold NaN, or all say nothing.
         """
         if not isinstance(labels, Mapping):
-            raise ValueError(f"labels are a dict, name -> tensor [scenes], got {_told(labels)}")
+            raise ValueError(f"labels are a dict, name -> tensor [scenes], got {_described(labels)}")
         for name, values in labels.items():
             if not isinstance(values, Tensor) or values.dim() != 1 or not len(values):
-                raise ValueError(f"labels are tensors [scenes], and {name} is {_told(values)}")
+                raise ValueError(f"labels are tensors [scenes], and {name} is {_described(values)}")
             if values.isnan().any():
                 raise ValueError(f"label {name} holds NaN: leave out the scenes that have none")
         sizes = {name: len(values) for name, values in labels.items()}
@@ -118,12 +118,14 @@ def held_out_split(scenes: int, share: float) -> tuple[slice, slice]:
 
 def _check(features_PND: Tensor, targets: Targets, l2: float) -> None:
     if not isinstance(targets, Targets):
-        raise ValueError(f"targets are made from labels by name, as Targets.of({{'label': y}}), got {_told(targets)}")
+        raise ValueError(
+            f"targets are made from labels by name, as Targets.of({{'label': y}}), got {_described(targets)}"
+        )
     real = isinstance(features_PND, Tensor) and features_PND.is_floating_point()
     if not real or features_PND.dim() != 3 or not features_PND.numel():
         raise ValueError(
             "features are a tensor of real numbers, [representations, scenes, features], with one or more of each, "
-            f"got {_told(features_PND)}"
+            f"got {_described(features_PND)}"
         )
     if features_PND.shape[1] != targets.labels.shape[1]:
         raise ValueError(f"features are of {features_PND.shape[1]} scenes, but targets of {targets.labels.shape[1]}")
@@ -133,7 +135,7 @@ def _check(features_PND: Tensor, targets: Targets, l2: float) -> None:
         raise ValueError(f"l2 is a number above 0, got {l2}")
 
 
-def _told(value: object) -> str:
+def _described(value: object) -> str:
     return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
