@@ -25,11 +25,10 @@ class WatchTrainer(transformers.TrainerCallback):
             raise LabError(f"{type(watch).__name__} is no Watch: give one, as in WatchTrainer(Watch(model, x, [...]))")
         self.watch = watch
 
-    # Lightning looks it up where something failed, and calls only what is a function.
-    on_exception = None
+    # What Lightning asks of a callback before it calls setup, and after that has failed: no hook there, as None says.
+    state_key, on_exception = "WatchTrainer", None
 
-    @property
-    def setup(self) -> NoReturn:
+    def setup(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuses to be a callback of Lightning's trainer, whose first hook it is; Hugging Face's has no such event."""
         raise LabError("Lightning's Trainer takes a watch as it is: callbacks=[watch], without WatchTrainer around it")
 

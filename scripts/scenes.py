@@ -32,7 +32,7 @@ from lab.plotting.figures import DPI, new_figure, save_figure
 from lab.plotting.style import styled
 from lab.runs.outcome import Ending
 
-# Of the docs; who draws a task for the first time names it.
+# The pictures of the docs: without arguments these are drawn again; a new task is named.
 PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures" / "tasks"
 # Experiment -> overrides that it needs on a machine with the test data alone; --set overrides them.
 NEEDS: dict[str, list[str]] = {
@@ -157,7 +157,7 @@ def main() -> None:
     """The command line."""
     parser = Parser(description=__doc__)
     there = sorted(path.stem for path in PICTURES.glob("*.png"))
-    parser.add_argument("experiments", nargs="*", default=there, help="all of which the docs have a picture by default")
+    parser.add_argument("experiments", nargs="*", default=there, help="default: all with a picture in the docs")
     parser.add_argument("--out", type=Path, required=True, help="folder of the pictures")
     parser.add_argument("--count", type=int, default=6, help="scenes of each task")
     parser.add_argument("--set", nargs="*", default=[], help="overrides, as data/source=drawn or paths.data=<folder>")

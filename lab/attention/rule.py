@@ -167,15 +167,22 @@ def inverse_temperature(rule: TemperatureRule, q_BHND: Tensor, k_BHMD: Tensor, m
 
 
 def options_in_use(part: nn.Module) -> str:
-    """Options of a rule or a normaliser as ``print(model)`` shows them: those that it keeps under their names."""
-    if torch.compiler.is_compiling():  # torch.vmap asks for it, and a compiler cannot read it
+    """Options of a rule or a normaliser as ``print(model)`` shows them: those that it keeps under their names.
+
+    A parameter is not among them, as what it started at is not kept; of a tensor of several numbers the shape is shown.
+    """
+    if torch.compiler.is_compiling():  # torch.vmap takes the repr as a function's name; it cannot be traced
         return ""
     made_by = [vars(kind)["__init__"] for kind in reversed(type(part).__mro__) if "__init__" in vars(kind)]
     names = dict.fromkeys(name for one in made_by for name in inspect.signature(one).parameters)
-    kept = {name: value for name in names if (value := getattr(part, name, None)) is not None}
-    # A parameter is no option: what it started at is not kept.
-    shown = [name for name in kept if name not in OF_A_LAYER and not isinstance(kept[name], nn.Parameter)]
-    return ", ".join(f"{name}={kept[name]}" for name in shown)
+    # What the instance keeps: a method of that name is none of its options, and a property may fail.
+    kept = vars(part) | dict(part.named_buffers(recurse=False))
+    shown = [name for name in names if name not in OF_A_LAYER and kept.get(name) is not None]
+    return ", ".join(f"{name}={_shown(kept[name])}" for name in shown)
+
+
+def _shown(value: object) -> object:
+    return list(value.shape) if isinstance(value, Tensor) and value.numel() > 1 else value
 
 
 def not_handed_on(option: str, part: type, arguments: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lab.attention.normaliser import check_causal
 from lab.attention.schedule import HeatTreatment
-from lab.console import LabError, tell
+from lab.console import LabError, cause_of, tell
 from lab.models.composed_softmax import softmax_config, softmax_factory
 from lab.models.multihead_attention import OfMultiheadAttention
 from lab.models.observable import Observable
@@ -213,9 +213,9 @@ def _chosen(
         told = re.sub(_OPTION, lambda option: _in_python(option, options), str(error))
         unnamed = [key for key in _PARTS if isinstance(part := options.get(key), Mapping) and "name" not in part]
         if not unnamed:
-            raise LabError(told) from error
+            raise LabError(told) from cause_of(error)
         named = f"for an option of another {unnamed[0]}, name that one, too: {unnamed[0]}={{'name': ..., ...}}"
-        raise LabError(f"{told}; {named}") from error
+        raise LabError(f"{told}; {named}") from cause_of(error)
     schedule = config.get("schedule")
     return softmax_factory(config), instantiate(schedule) if schedule else None
 
@@ -253,7 +253,7 @@ def _typed(key: str, value: Any) -> str:
     except (TypeError, ValueError) as error:  # ValueError: infinite, or not a number
         raise LabError(
             f"{key}={value!r} cannot be an option of a softmax: give a finite number, text or a list"
-        ) from error
+        ) from cause_of(error)
 
 
 def _number(value: object) -> object:

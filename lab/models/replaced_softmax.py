@@ -293,11 +293,10 @@ class ReplacedSoftmax(MultiHead):
                 f"{name} calls attention with queries {list(q_BHND.shape)}, but its softmax was made for [batch, "
                 f"{self.num_heads}, tokens, {self.head_dim}]"
             )
-        learned = next(self.parameters(), None)
-        if learned is not None and learned.is_meta and not q_BHND.is_meta:
+        if not q_BHND.is_meta and any(one.is_meta for one in (*self.parameters(), *self.buffers())):
             raise LabError(
                 f"{name} was offloaded after its softmax was replaced, and accelerate does not bring back what that "
-                "learns: offload the model first, then call lab.replace_softmax"
+                "holds: offload the model first, then call lab.replace_softmax"
             )
         used = 1 / math.sqrt(self.head_dim) if scale is None else scale
         # By hand: torch.compile cannot read math.isclose of a scale that depends on a length that varies.

@@ -19,7 +19,8 @@ from matplotlib.font_manager import fontManager
 _COLORS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933", "#767676",
 )  # fmt: skip
-# A softmax keeps its style when others are added at the end; others get another style, by hash of their name.
+# A softmax keeps its style when others are added at the end. One that is not here has one by hash of its name, with a
+# marker, which these have not.
 _KNOWN = (
     "softmax", "norm_softmax", "heat_treatment", "norm_softmax_heat_treatment", "learnable_temperature",
     "adaptive_temperature", "log_length", "query_key_norm", "softmax_plus_one", "sigmoid",
@@ -110,9 +111,6 @@ class LineStyle:
         return {"color": self.color, "linestyle": self.line, "marker": self.marker, "markevery": 0.1}
 
 
-_STYLES = [LineStyle(color, line) for line in _LINES for color in _COLORS]
-
-
 def line_style(softmax: str) -> LineStyle:
     """Style of a softmax's lines: the same wherever it is drawn, also for names that the lab does not know.
 
@@ -120,15 +118,21 @@ def line_style(softmax: str) -> LineStyle:
     LineStyle(color='#0072B2', line='-', marker='')
     """
     if softmax in _KNOWN:
-        return _STYLES[_KNOWN.index(softmax)]
-    digest = hashlib.blake2b(softmax.encode(errors="backslashreplace"), digest_size=4).digest()
-    others = _STYLES[len(_KNOWN) :]
-    return others[int.from_bytes(digest) % len(others)]
+        turn, place = divmod(_KNOWN.index(softmax), len(_COLORS))
+        return LineStyle(_COLORS[place], _LINES[turn])
+    digest = hashlib.blake2b(softmax.encode(errors="backslashreplace"), digest_size=2).digest()
+    return LineStyle(_COLORS[digest[0] % len(_COLORS)], _LINES[digest[1] % len(_LINES)], MARKERS[1])
 
 
 def line_widths(lines: int, last: float = 1.1) -> list[float]:
     """Widths of lines in points, in the order of drawing, down to ``last``: of two that coincide, both are seen."""
     return [float(width) for width in np.linspace(last if lines == 1 else 2.2 * last, last, lines)]
+
+
+def _from(first: str, all_of: tuple[str, ...]) -> tuple[str, ...]:
+    """All of them in their order, from one on and round again."""
+    place = all_of.index(first)
+    return all_of[place:] + all_of[:place]
 
 
 def line_styles(softmaxes: Sequence[str]) -> list[LineStyle]:
@@ -144,9 +148,8 @@ def line_styles(softmaxes: Sequence[str]) -> list[LineStyle]:
     found = []
     for softmax in softmaxes:
         own = line_style(softmax)
-        first = _LINES.index(own.line)
-        lines = _LINES[first:] + _LINES[:first]
-        every = (LineStyle(own.color, line, marker) for marker in MARKERS for line in lines)
+        lines, markers = _from(own.line, _LINES), _from(own.marker, MARKERS)
+        every = (LineStyle(own.color, line, marker) for marker in markers for line in lines)
         style = next((one for one in every if one not in taken), own)
         taken.add(style)
         found.append(style)

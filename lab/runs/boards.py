@@ -93,7 +93,7 @@ class Board(Logger):
             )
 
     def show_picture(self, tag: str, png: str | Path, step: int) -> None:
-        """Takes a picture, as it lies in the run folder: to draw it once more would take as long again."""
+        """Takes the PNG file of a picture in the run folder."""
 
     def show_histogram(self, tag: str, values: Tensor, step: int) -> None:
         """Takes numbers of any shape and shows their distribution."""

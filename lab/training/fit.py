@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -54,20 +55,25 @@ from lab.training.seeds.train import check_trainer, train_together
 @contextmanager
 def _lightning_silent() -> Iterator[None]:
     """Lets Lightning print, within the block, no more than warnings of its logger and what its profiler has found."""
-    # Here, where Lightning is loaded: what it sets itself as it loads has to stay.
+    # After Lightning's import: what the import itself sets must not be undone.
     lightning, profilers = map(logging.getLogger, ("lightning.pytorch", "lightning.pytorch.profilers"))
-    before = lightning.level, profilers.level
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="lightning")
-        # In seeds trained together (vmap), fused CPU attention is called seed by seed, which costs almost nothing.
-        warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
-        try:
-            lightning.setLevel(logging.WARNING)
-            profilers.setLevel(logging.INFO)  # what trainer.profiler= has found
-            yield
-        finally:
-            lightning.setLevel(before[0])
-            profilers.setLevel(before[1])
+    levels, filters = (lightning.level, profilers.level), list(warnings.filters)
+    warnings.filterwarnings("ignore", module="lightning")
+    # In seeds trained together (vmap), fused CPU attention is called seed by seed, which costs almost nothing.
+    warnings.filterwarnings("ignore", message=".*batching rule for aten::_scaled_dot_product")
+    in_use: Any = warnings.filters
+    own = [one for one in in_use[:2] if one not in filters]
+    try:
+        lightning.setLevel(logging.WARNING)
+        profilers.setLevel(logging.INFO)  # what trainer.profiler= has found
+        yield
+    finally:
+        lightning.setLevel(levels[0])
+        profilers.setLevel(levels[1])
+        # These two alone, not by catch_warnings: what modules have set that are imported within the block stays.
+        for one in own:
+            if one in warnings.filters:
+                in_use.remove(one)
 
 
 @_lightning_silent()

@@ -1,7 +1,7 @@
 """Uses private parts of Lightning and PyTorch where they have no public API: one small function for each.
 
-Nothing else in ``lab/training`` but ``onednn.py`` uses their private names, and ``torch_internals.py`` in
-``lab/attention`` those that attention calls. Once a new version removes one or changes its meaning,
+Nothing else in ``lab/training`` but ``onednn.py`` uses their private names; those that attention calls stand in
+``lab/attention/torch_internals.py``. Once a new version removes one or changes its meaning,
 ``tests/lab/training/test_lightning_internals.py`` fails with the name of the function here.
 """
 

@@ -17,8 +17,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any
 
 import pandas as pd
 
@@ -31,12 +29,14 @@ from lab.runs.summary import load_summary
 from scripts.reproduce.common import markdown, origin, refuse_keys, run_script, tell_duration, within
 from scripts.reproduce.drawings.runs import Shown
 from scripts.reproduce.plan import (
+    DRAWN,
     SIZES,
     FigureSpec,
     Listed,
     Run,
     SizeName,
     Speeds,
+    drawings,
     families,
     full_name,
     how_many_there,
@@ -64,11 +64,6 @@ def page_of(spec: FigureSpec, size: SizeName, out: Path) -> Path:
     return Path(spec.page) if spec.page else out / size / spec.name / "README.md"
 
 
-def drawing(name: str) -> Any:
-    """The function of ``drawings`` that a figure's file names: "training.gradient_norms"."""
-    return resolve_name(f"scripts.reproduce.drawings.{name.replace('.', ':')}")
-
-
 def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path) -> None:
     """Draws a figure of finished runs and writes its page.
 
@@ -79,10 +74,10 @@ def draw(spec: FigureSpec, size: SizeName, runs: Sequence[Run], out: Path) -> No
     assert own is not None and spec.draw is not None
     page = page_of(spec, size, out)
     shown = [Shown(run.name, run.label, run.folders) for run in runs]
-    save_figure(drawing(spec.draw)(shown, **own.options), page.with_name("figure.png"))
+    save_figure(drawings(DRAWN["draw"])[spec.draw](shown, **own.options), page.with_name("figure.png"))
     numbers = []
     if spec.numbers is not None:
-        what, table = drawing(spec.numbers)(shown, **own.options)
+        what, table = drawings(DRAWN["numbers"])[spec.numbers](shown, **own.options)
         numbers = [f"{what}:", markdown(table)]
     text = [
         f"# {spec.heading}, {size}: {spec.title}",

@@ -156,6 +156,7 @@ def test_the_commands_of_the_pages_run(tmp_path: Path, monkeypatch, capsys) -> N
     typed = [shlex.split(line, comments=True)[3:] for line in sorted(lines) if "--config-dir" not in line]
     assert ["runs", "--json"] in typed and ["--plan", "+sweep=table_1"] in typed
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(slurm, "queued", lambda timeout: {})
     monkeypatch.setattr("lab.status._watch", lambda gathering, root, seconds: gathering.look())
     write(tmp_path / "runs" / "softmax" / "seed=0", status="finished")
     for words in typed:

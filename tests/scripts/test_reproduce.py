@@ -568,7 +568,7 @@ def test_figures_in_small(tmp_path: Path, script, monkeypatch) -> None:
     folders = [run.parent for run in sorted((tmp_path / "runs" / "reasoning").rglob("config.yaml"))]
     runs = [Shown("norm_softmax", f"run {number}", (folder,)) for number, folder in enumerate(folders)]
     for layout in ("accuracies", "accuracy_and_loss", "gradient_norms", "derivatives_by_region", "attention_scores"):
-        assert len(figure.drawing(f"training.{layout}")(runs).axes) >= 1
+        assert len(plan.drawings(plan.DRAWN["draw"])[f"training.{layout}"](runs).axes) >= 1
     assert len(probes.code_length(runs).axes) == 4 * 2
     # And their numbers, from the first run's tables.
     first = runs[0].folder / "diagnostics"

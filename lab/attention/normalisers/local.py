@@ -75,15 +75,21 @@ def _rows(mask: Mask, keys: int) -> Tensor | None:
 def _starts(rows: Tensor, of_query: Tensor) -> Tensor:
     """The key at which the sequence of each query begins, [..., N, 1]: after padding, or after packed sequences.
 
-    It is the last one, no later than the query, before which neither the query nor a later one sees any key. The first
-    key that a query sees would not do: where the model has a window of its own, that moves along.
+    It is the last place, no later than the query, that no query sees across: neither one from there on a key before it,
+    nor an earlier one a key from there on. Not simply the first key that the query sees: under a window of the model's
+    own, that moves with the query.
     """
     keys = rows.shape[-1]
     of_query = of_query.clamp_min(0).expand(*rows.shape[:-2], -1, 1)
     # bool has no argmax, and as numbers of eight bits it needs no copy.
-    sees = torch.where(rows.any(-1, keepdim=True), rows.view(torch.uint8).argmax(-1, keepdim=True), keys)
-    least = sees.new_full((*rows.shape[:-2], keys, 1), keys)
-    least = least.scatter_reduce(-2, of_query, sees.expand_as(of_query), "amin").flip(-2).cummin(-2).values.flip(-2)
+    sees, numbers = rows.any(-1, keepdim=True), rows.view(torch.uint8)
+    first = torch.where(sees, numbers.argmax(-1, keepdim=True), keys).expand_as(of_query)
+    last = torch.where(sees, keys - 1 - numbers.flip(-1).argmax(-1, keepdim=True), -1).expand_as(of_query)
+    # By place: the first key that queries from there on see, and the last one that queries up to there see.
+    least, most = (first.new_full((*rows.shape[:-2], keys, 1), fill) for fill in (keys, -1))
+    least = least.scatter_reduce(-2, of_query, first, "amin").flip(-2).cummin(-2).values.flip(-2)
+    most = most.scatter_reduce(-2, of_query, last, "amax").cummax(-2).values
     places = torch.arange(keys, device=rows.device).unsqueeze(-1)
-    starts = torch.where(least >= places, places, 0).cummax(-2).values
+    across = (least < places) | (most.roll(1, -2) >= places)  # what the roll brings to place 0 does not matter
+    starts = torch.where(across, 0, places).cummax(-2).values
     return torch.maximum(starts.gather(-2, of_query), least[..., :1, :])

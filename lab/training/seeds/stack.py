@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from lab.attention.normaliser import Normaliser
 from lab.attention.precision import but_not_to_16_bit
 from lab.attention.rule import TemperatureRule
-from lab.console import LabError, first_line, lacks_memory, line_of, name_of
+from lab.console import LabError, first_line, lacks_memory, name_of, users_line_of
 from lab.observation.recorder import own_random_numbers
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -101,7 +101,7 @@ class Stack(nn.Module):
                         raise
                     # A model that fails alone, too, raises its own error here.
                     self._one(*apply_to_collection((parameters, own, x), Tensor, lambda stacked: stacked[0]))
-                    where = line_of(error) or type(self._models[0]).__name__
+                    where = users_line_of(error) or type(self._models[0]).__name__
                     why = first_line(error)
                     if re.search(_READS_OR_DRAWS, why):
                         why = (

@@ -339,6 +339,12 @@ def test_a_window_within_a_window_of_the_model_has_no_first_tokens_of_its_own() 
     assert torch.equal(allowed, band & ((torch.arange(9)[:, None] - torch.arange(9) <= 1) | (torch.arange(9) == 0)))
 
 
+def test_a_window_under_a_mask_of_later_keys_alone_stays_a_window() -> None:
+    later = torch.ones(8, 8, dtype=torch.bool).triu()
+    x = torch.zeros(8, 4)
+    assert Local(1, 4, window=1, first=1).allowed(later, x, x).sum(-1).tolist() == [8, 2, 2, 2, 2, 2, 2, 1]
+
+
 @pytest.mark.parametrize("dim", [8, 64, 63])
 def test_a_sink_of_another_size_leaves_channels_that_fused_kernels_of_a_gpu_take(dim: int) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True):

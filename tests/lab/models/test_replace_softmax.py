@@ -428,9 +428,11 @@ def test_options_of_a_normaliser() -> None:
 
 def test_a_printed_model_shows_what_is_in_use() -> None:
     class Own(LearnableTemperature):
-        def __init__(self, heads: int, head_dim: int, fraction: float = 0.5) -> None:
+        # An option of a method's name has to be kept under another one, as the page on softmaxes says.
+        def __init__(self, heads: int, head_dim: int, fraction: float = 0.5, size: int = 9, share: int = 1) -> None:
             super().__init__(heads, head_dim)
-            self.fraction = fraction
+            self.fraction, self.portion = fraction, share
+            self.register_buffer("size", torch.ones(size, size))
 
     model = lab.replace_softmax(_vit(), "norm_softmax", statistic="std", normaliser={"name": "local", "first": 0})
     assert "(rule): NormSoftmax(tau=4.0, statistic=std, over=row)" in str(model)
@@ -439,7 +441,7 @@ def test_a_printed_model_shows_what_is_in_use() -> None:
     heated = lab.replace_softmax(model, "heat_treatment")
     heat(heated, 0.5)
     assert "Fixed(tau=4.0)" in str(heated) and "tau=tensor" in str(heated.to("meta"))
-    assert str(Own(2, 16)) == "Own(tau=4.0, granularity=layer_head, parametrisation=raw, limit=2.0, fraction=0.5)"
+    assert str(Own(2, 16)) == "Own(tau=4.0, granularity=layer_head, parametrisation=raw, limit=2.0, fraction=0.5, size=[9, 9])"
 
 
 class Manual(nn.Module):

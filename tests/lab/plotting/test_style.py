@@ -30,7 +30,7 @@ from lab.plotting.figures import (
     same_axes,
     save_figure,
 )
-from lab.plotting.style import _fonts, line_style, line_styles, styled
+from lab.plotting.style import _KNOWN, _fonts, line_style, line_styles, styled
 
 
 def test_a_softmax_has_one_look_wherever_it_is_drawn() -> None:
@@ -42,7 +42,7 @@ def test_a_softmax_has_one_look_wherever_it_is_drawn() -> None:
     )
     # Rules of one's own have one by their name, today and tomorrow: that of no softmax that the lab knows.
     others = {line_style(name) for name in ("relu", "length_scaled", *map(str, range(200)))}
-    assert len(others) == 20 and others.isdisjoint(map(line_style, names))
+    assert len(others) == 40 and others.isdisjoint(map(line_style, _KNOWN))
     assert line_style("my.Rule") == line_style("my.Rule") and line_style("MyRule").color.startswith("#")
 
 
