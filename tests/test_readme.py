@@ -101,17 +101,19 @@ def test_report_commands_report(command: str, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith(REPRODUCE)])
-def test_reproductions_exist_and_say_what_they_do(command: str) -> None:
-    words = shlex.split(command)
-    if words[0] == "python":
-        done = python(*words[1:], "--help", folder=ROOT)
-        assert "the same command goes on" in " ".join(done.stdout.split())
-        return
-    path = ROOT / words[0]
-    assert os.access(path, os.X_OK)
-    environment = {**os.environ, "PYTHON": sys.executable}
-    done = subprocess.run([path, "--help"], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert "the same command goes on" in " ".join(done.stdout.split()), done.stderr
+def test_reproductions_exist_and_say_what_they_do(command: str, tmp_path: Path) -> None:
+    words = [*shlex.split(command), "--help"]
+    if words[0] != "python":
+        # A script in bash: what it has Python do, which a fork of this one does in a second.
+        (tells := tmp_path / "python").write_text("#!/bin/sh\nprintf '%s\\n' python \"$@\"\n")
+        tells.chmod(0o755)
+        environment = {**os.environ, "PYTHON": str(tells)}
+        done = subprocess.run(
+            [ROOT / words[0], *words[1:]], env=environment, capture_output=True, text=True, check=True
+        )
+        words = done.stdout.splitlines()
+    done = python(*words[1:], folder=ROOT)
+    assert "the same command goes on" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("make ")])
