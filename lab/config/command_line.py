@@ -23,19 +23,14 @@ from lab.config.compose import CONFIGS, initialized
 from lab.config.explained import explained, flattened
 from lab.config.hydra_internals import argument_parser, keys_of, loader, options_of, search_path
 from lab.config.identity import NOT_WHAT
-from lab.config.overrides import last_of_each, parsed, values_of
-from lab.config.suggestions import DEFAULTS_FOR, choices
+from lab.config.overrides import parsed, values_of
+from lab.config.suggestions import choices
+from lab.config.unread import defaults_given, does_nothing, unread_defaults, unread_keys
 from lab.console import LabError, cause_of, not_installed, refusals, tell
 
 # How several runs are asked for, the end of a sentence that refuses them here; {} stands for what was typed.
 BY_A_SWEEP = "add -m, as in python -m lab.train -m {}"
 FROM_PYTHON = "loop over lab.run, or train seeds together, as with seeds=2"
-# Top-level keys that code reads; with them the defaults for configs that may be chosen, such as norm_softmax.
-_READ = {"": {path.split(".")[0] for path in PLAIN_VALUES} | {"hydra", *DEFAULTS_FOR}}
-# And the keys of each group that no class takes, whose signature would tell them.
-for _group, _, _name in (path.partition(".") for path in PLAIN_VALUES if not path.endswith("._target_")):
-    if _name:
-        _READ.setdefault(_group, set()).add(_name)
 
 
 def in_order(arguments: Sequence[str]) -> list[str]:
@@ -95,30 +90,6 @@ def check_overrides(arguments: Sequence[str]) -> None:
             check(config)
 
 
-def _defaults(overrides: Sequence[str]) -> dict[str, str]:
-    """The defaults for configs not chosen here (:data:`lab.config.suggestions.DEFAULTS_FOR`) that overrides give.
-
-    By their key, norm_softmax.tau, without what is deeper: no such default is a mapping.
-    """
-    return {
-        ".".join(key.split(".")[:2]): one.text
-        for key, one in last_of_each(overrides).items()
-        if key.split(".")[0] in DEFAULTS_FOR and not one.text.startswith("~")
-    }
-
-
-def _unread_defaults(defaults: Mapping[str, str], config: DictConfig) -> dict[str, str]:
-    """Those of the defaults that nothing in a config reads."""
-    return {key: text for key, text in defaults.items() if not _refers_to(config, key)}
-
-
-def _does_nothing(key: str, text: str) -> str:
-    return (
-        f"{text} does nothing: it is a default for {DEFAULTS_FOR[key.split('.')[0]]}, which is not chosen or has a "
-        "value of its own; leave it out"
-    )
-
-
 def composed(overrides: Sequence[str], config_dir: Path | None = None, several: str | None = None) -> Composed:
     """Composes what ``python -m lab.train <overrides>`` runs; of several values of a key, it takes the first.
 
@@ -141,8 +112,8 @@ def composed(overrides: Sequence[str], config_dir: Path | None = None, several: 
             return _without_hydra(whole)
         _check_not_of_sweeps(typed, whole, several)
         found = _without_hydra(whole)
-        for key, text in _unread_defaults(_defaults(overrides), found.config).items():
-            tell(_does_nothing(key, text))
+        for key, text in unread_defaults(defaults_given(overrides), found.config).items():
+            tell(does_nothing(key, text))
         return found
 
 
@@ -155,12 +126,12 @@ def each_value(overrides: Sequence[str], config_dir: Path | None = None) -> Iter
         LabError: says in one sentence what is wrong with a value; after the last config, which default nothing reads.
     """
     with initialized(config_dir):
-        left = _defaults(overrides)
+        left = defaults_given(overrides)
         for config in _each_value(overrides):
-            left = _unread_defaults(left, config)
+            left = unread_defaults(left, config)
             yield config
         for key, text in left.items():
-            raise LabError(_does_nothing(key, text))
+            raise LabError(does_nothing(key, text))
 
 
 def _each_value(overrides: Sequence[str]) -> Iterator[DictConfig]:
@@ -267,35 +238,13 @@ def _check_read(typed: Sequence[Override], whole: DictConfig) -> None:
             f"sweep/{sweep} sets {', '.join(own)}, which no run's name would show: write it below "
             f"hydra.sweeper.params, as in {own[0]}.option: value"
         )
-    for key, valid in _unread(whole):
+    for key, valid in unread_keys(whole):
         # Of several, the last one counts, as it does for Hydra.
         said = [one.input_line for one in typed if f"{one.key_or_group.split('@')[0]}.".startswith(f"{key}.")]
         if (file := whole.hydra.runtime.choices.get(key)) and options_of(key):
             raise LabError(f"nothing reads what {key}/{file}.yaml sets: its first line must be # @package _global_")
         where = f"{said[-1]}: " if said else "a config file sets it, but "
         raise LabError(f"{where}nothing reads {key}; {choices(key.rpartition('.')[2], valid)}")
-
-
-def _unread(whole: DictConfig) -> Iterator[tuple[str, list[str]]]:
-    """Yields the keys that neither the lab reads nor another value refers to, each with the names that are read there.
-
-    Looks at the top, and into the groups of options.
-    """
-    for group, names in _READ.items():
-        node = OmegaConf.select(whole, group) if group else whole
-        for name in map(str, node) if isinstance(node, DictConfig) else ():
-            key = f"{group}.{name}" if group else name
-            if name not in names and not _refers_to(whole, key):
-                yield key, sorted(names)
-
-
-def _refers_to(config: DictConfig, key: str) -> bool:
-    """Tells if a value elsewhere refers to a key, by its whole path or from beside it (``${.name}``)."""
-    plain: Any = OmegaConf.to_container(config, resolve=False)
-    parent, _, name = key.rpartition(".")
-    (plain.get(parent, {}) if parent else plain).pop(name, None)
-    refers = rf"\$\{{([^}}]*\b{re.escape(key)}\b|([^}}]*:)?\.+{re.escape(name)}\b)"
-    return re.search(refers, OmegaConf.to_yaml(OmegaConf.create(plain))) is not None
 
 
 def _check_hidden(typed: Sequence[Override], whole: DictConfig) -> None:
