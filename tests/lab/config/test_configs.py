@@ -557,7 +557,7 @@ def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused
         (["-m", "seed=0,1", "++warmup=2"], "++warmup=2: nothing reads warmup; valid: callbacks, "),
         (
             ["-m", "seed=0,1", "softmax=hard", "+norm_softmax.tau=1"],
-            "+norm_softmax.tau=1 does nothing: it is a default",
+            "+norm_softmax.tau=1 does nothing: it is a default for",
         ),
         (
             ["-m", "seed=0,1", "softmax=norm_softmax", "softmax.tau=2", "+norm_softmax.tau=1"],
@@ -566,7 +566,7 @@ def test_an_experiments_default_of_norm_softmax_that_there_is_none_of_is_refused
         (["-m", "softmax=hard,linear", "+norm_softmax.tau=1,2"], "+norm_softmax.tau=1,2 does nothing"),
         (
             ["-m", "seed=0,1", "+drawn.train_size=9"],
-            "+drawn.train_size=9 does nothing: it is a default for data",
+            "+drawn.train_size=9 does nothing: it is a default for data/source=drawn",
         ),
         (["++diagnostics.every_n_epoch=5"], "nothing reads diagnostics.every_n_epoch; did you mean 'every_n_epochs'?"),
         (["+checkpoints.every_hours=3"], "nothing reads checkpoints.every_hours; did you mean 'every_minutes'?"),

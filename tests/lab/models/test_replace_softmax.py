@@ -870,7 +870,8 @@ def test_first_tokens_are_not_seen_where_a_window_s_cache_loses_them() -> None:
     model: Any = transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, sliding_window=8)).eval()
     tokens = torch.randint(2, 50, (1, 24), generator=torch.Generator().manual_seed(1))
     lab.replace_softmax(model, "local")
-    with pytest.raises(lab.LabError, match=r"sliding window of its own.*in Python: normaliser=\{\"first\": 0\}"):
+    hint = r"softmax\.normaliser\.first=0 \(in Python: normaliser=\{\"first\": 0\}\)"
+    with pytest.raises(lab.LabError, match=rf"sliding window of its own.*{hint}"):
         model(tokens)
     lab.replace_softmax(model, "local", normaliser={"first": 0})
     with torch.no_grad():
