@@ -5,11 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 
@@ -39,21 +38,6 @@ def handling(handler: Callable[[int, Any], object], *signals: int) -> Iterator[N
         put_back(before)
 
 
-def ends_with_its_terminal() -> None:
-    """Makes SIGHUP, the end of a terminal or of a connection by SSH, end this process as SIGTERM does."""
-    own = os.getpid()
-
-    def hang_up(number: int, frame: Any) -> None:
-        if os.getpid() == own:  # not a process that loads data, forked from this one, which is to live until it saves
-            # A shell sends it once more, and Python takes its handlers back before it has ended.
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            _leave_terminal()
-            signal.raise_signal(signal.SIGTERM)
-
-    if hears(signal.SIGHUP) and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, hang_up)
-
-
 def obey_only_the_parent() -> None:
     """Lets SIGTERM end this process, forked by Python on Linux, only where the process that made it sends it.
 
@@ -72,17 +56,6 @@ def obey_only_the_parent() -> None:
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=obey, daemon=True).start()
-
-
-def _leave_terminal() -> None:
-    """Sends nowhere what this process prints from now on, where it went to a terminal."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        with suppress(OSError):
-            # The terminal is gone: a line written to it would raise an error in the midst of saving.
-            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-                os.dup2(nowhere, descriptor)
-    os.close(nowhere)
 
 
 class Ended(SystemExit):

@@ -21,7 +21,7 @@ from lab.config.compose import CONFIGS
 from lab.console import LabError, Unfinished, import_from_here, noted_if_slow, refusals, tell
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
-from lab.signals import ends_with_its_terminal
+from lab.terminal import prepare_for_end_of_terminal
 from lab.training.processes import end_with_rank_0, ended_with_parent
 from lab.training.start import run, share_of_threads, start, start_apart, starts_processes
 
@@ -82,7 +82,7 @@ def _search_path() -> list[str]:
 def main() -> None:
     """Runs the command line."""
     end_with_rank_0()  # first: a process that a signal ends while it loads would have Lightning kill rank 0
-    ends_with_its_terminal()
+    prepare_for_end_of_terminal()
     tell_version(sys.argv[1:])
     import_from_here()
     sys.argv[1:] = command_line.in_order(sys.argv[1:])

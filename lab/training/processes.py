@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from lab.console import Unfinished
-from lab.signals import Ended, ended_surely, ends_with_its_terminal, handling, hears
+from lab.signals import Ended, ended_surely, handling, hears
+from lab.terminal import prepare_for_end_of_terminal
 
 # Variable that names the process of rank 0 to those that Lightning starts for the other ranks.
 RANK_0 = "EUREKA_RANK_0"
@@ -67,7 +68,7 @@ def ended_with_parent() -> Iterator[None]:
     if multiprocessing.parent_process() is None:
         yield
         return
-    ends_with_its_terminal()
+    prepare_for_end_of_terminal()
     if _told:
         raise Unfinished("not begun, since the sweep was told to end: the same command runs it")
     parent, done = os.getppid(), threading.Event()
