@@ -22,12 +22,9 @@ from lab.report.titles import titles_of
 _MOST_TOLD = 6
 _QUANTITIES: tuple[charts.Quantity, ...] = ("accuracy", "loss")
 _SEEDS = (
-    "Validation curves: thin lines are seeds, the bold line is their median over the epochs that all finished seeds "
-    "were trained for, and the band holds the middle half of the seeds. "
-)
-_SOME_FINISHED = (
-    "Validation curves: thin lines are seeds, the bold line is the median of the finished seeds over the epochs that "
-    "all of these were trained for, and the band holds the middle half of these. "
+    "Validation curves: a thin line is a seed. A bold line is the median of a setting's finished seeds over the epochs "
+    "that all of these were trained for, where they are three or more, and the band around it holds the middle half of "
+    "these. "
 )
 _READINGS = {
     ("accuracy", False): "A star is a Eureka-moment, a dotted line the threshold that this accuracy has to pass, "
@@ -102,7 +99,6 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
 
     for quantity in _QUANTITIES:
         by_epoch = charts.curves_chart(own, quantity, styles)
-        all_finished = all(run.finished for setting in own for run in figures.validated(setting, quantity))
         for aligned in (False, True):
             name = f"{quantity}_{'by_moment' if aligned else 'by_epoch'}"
             draw = partial(figures.curves, quantity=quantity, aligned=aligned, styles=styles, titles=titles)
@@ -113,7 +109,7 @@ def drawings_of(experiment: str, own: Sequence[Setting], confidence: float) -> l
                 name,
                 f"{quantity.capitalize()} of all seeds, "
                 + ("aligned by their Eureka-moments" if aligned else "by epoch"),
-                (_SEEDS if all_finished else _SOME_FINISHED) + _READINGS[quantity, aligned],
+                _SEEDS + _READINGS[quantity, aligned],
                 drawn,
                 chart,
             )
