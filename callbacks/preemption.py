@@ -16,6 +16,7 @@ from lab.callbacks.access import ends_with_this_epoch, goes_on_after
 from lab.console import first_line, tell
 from lab.runs import slurm
 from lab.signals import Ended, hears, put_back, signal_name
+from lab.terminal import say_at_once
 
 # Ctrl-C is SIGINT. SLURM sends SIGTERM to a job that it ends and, before the time limit, the signal that
 # sbatch --signal names: SIGUSR2 under submitit.
@@ -96,8 +97,7 @@ class Preemption(Checkpoint):
             signal.signal(number, _end_at_once)
             if os.getpid() != self._process:
                 return  # a process that loads data, forked from this one, which the terminal tells, too
-            # Not through Python's buffers: the signal may have interrupted a write to them.
-            os.write(2, b"\nCtrl-C: the run saves before it goes; Ctrl-C again ends it at once\n")
+            say_at_once("Ctrl-C: the run saves before it goes; Ctrl-C again ends it at once")
 
     def _leave(self, trainer: L.Trainer) -> NoReturn:
         assert self.leaving is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from rich.text import Text
 from lab.callbacks.access import callbacks_of, steps_an_epoch
 from lab.callbacks.eureka import find_moment, watched_metric
 from lab.callbacks.pace import Pace
-from lab.console import duration, tell_later
+from lab.console import duration, tell, tell_later
 from lab.datasets.loading import data_of
 from lab.runs.metric_names import value_told
 
@@ -71,8 +72,11 @@ class EurekaProgress(ProgressBar):
         self._epoch = trainer.current_epoch + 1
         if not self._enabled:
             return
-        if sys.stderr.isatty():
-            self._live = Live(console=Console(stderr=True), refresh_per_second=self.refresh_per_second)
+        console = Console(stderr=True)
+        # Not where rich would draw at the end alone (TERM=dumb), nor for a sweep's workers, whose bars would draw over
+        # each other's.
+        if sys.stderr.isatty() and console.is_interactive and multiprocessing.parent_process() is None:
+            self._live = Live(console=console, refresh_per_second=self.refresh_per_second)
             self._live.start()
             self._show(trainer, "first batch")
         else:
@@ -164,7 +168,7 @@ class EurekaProgress(ProgressBar):
         rate = f"{1 / per_step:.2f} steps/s" if per_step else ""
         left_text = "" if left is None else f"{duration(left)} left"
         parts = [self._place(trainer), place, rate, self._speed(trainer), left_text, doing, *state]
-        print(_BETWEEN.join(part for part in parts if part), file=sys.stderr, flush=True)
+        tell(_BETWEEN.join(part for part in parts if part))
 
     def _state(self, trainer: L.Trainer) -> list[str]:
         """Loss of the last batch, validated metric, Eureka-moment; a module of many seeds describes all of them."""

@@ -12,11 +12,12 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from itertools import takewhile
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -176,14 +177,18 @@ MOST_THREADS = 1024
 
 
 def tell(text: str, by_all: bool = False) -> None:
-    """Prints a line, or several, on stderr; of the processes of one run only rank 0 does, unless it is ``by_all``."""
+    """Prints a line, or several, on stderr; of the processes of one run only rank 0 does, unless it is ``by_all``.
+
+    It is no error if nobody reads them any more: of ``2>&1 | tee log``, Ctrl-C ends ``tee`` while a run still saves.
+    """
     # Without Lightning there is one process; loading it just to print a line would take seconds.
     ranks = sys.modules.get("lightning.pytorch.utilities.rank_zero")
     rank = getattr(ranks.rank_zero_only, "rank", 0) if ranks else 0
     if by_all and rank:
         text = f"process {rank}: {text}"
     if by_all or not rank:
-        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
+        with suppress(BrokenPipeError):
+            print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 class _Patience(threading.Timer):
@@ -249,9 +254,11 @@ def refusals() -> Iterator[None]:
     ``HYDRA_FULL_ERROR=1`` a LabError is left to Python, which shows the whole chain of its causes. Output that was
     closed (``>&-``) goes nowhere.
     """
-    for name in ("stdout", "stderr"):
+    for descriptor, name in enumerate(("stdout", "stderr"), start=1):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it takes the place of the closed one)
+            setattr(sys, name, _nowhere(descriptor))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a folder's name may have signs of no encoding
     try:
         yield
         sys.stdout.flush()
@@ -274,6 +281,22 @@ def refusals() -> Iterator[None]:
     except KeyboardInterrupt:
         tell("\nCtrl-C: ended")
         sys.exit(128 + signal.SIGINT)
+
+
+def _nowhere(descriptor: int) -> TextIO:
+    """Opens /dev/null in place of a closed descriptor, which the next file to be opened would get, lines and all.
+
+    Processes that this one starts have it, too. Where a file has the descriptor already, it keeps it.
+    """
+    with suppress(OSError):
+        os.fstat(descriptor)
+        return open(os.devnull, "w")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.set_inheritable(descriptor, True)
+    if nowhere != descriptor:
+        os.close(nowhere)
+    return open(descriptor, "w", closefd=False)
 
 
 def _write_no_more() -> None:

@@ -85,8 +85,8 @@ def _show(gathering: Gathering, root: Path) -> None:
 
 def _watch(gathering: Gathering, root: Path, seconds: float) -> None:
     console = tables()
-    if not console.is_terminal:
-        # In a file or a pipe one table follows the other.
+    if not console.is_interactive:
+        # In a file, a pipe or a dumb terminal one table follows the other.
         while True:
             _show(gathering, root)
             sys.stdout.flush()

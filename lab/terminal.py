@@ -1,4 +1,4 @@
-"""The end of a terminal under a process: it saves where the terminal says so, and what it prints goes nowhere."""
+"""The end of a process's terminal, or of what else reads its output: it saves, and prints nowhere from then on."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from lab.signals import hears
 _OUTPUT = {"stdout": 1, "stderr": 2}
 
 
-def prepare_for_end_of_terminal() -> None:
-    """Makes SIGHUP end this process as SIGTERM does, and lets what it prints to a terminal that has gone go nowhere.
+def outlive_readers() -> None:
+    """Makes SIGHUP end this process as SIGTERM does, and lets what it prints go nowhere once nobody reads it.
 
     SIGHUP says that a terminal or a connection by SSH has ended. A process in the background of a shell does not always
-    hear of it (bash ends without a word to its jobs), but each line that it prints from then on would be an error.
+    hear of it (bash ends without a word to its jobs), and one that writes to ``tee`` loses it by the same Ctrl-C that
+    tells it to save: each line that it printed from then on would be an error.
     """
     own = os.getpid()
 
@@ -29,46 +30,56 @@ def prepare_for_end_of_terminal() -> None:
             # A shell sends it once more, and Python takes its handlers back before it has ended.
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             for descriptor in _OUTPUT.values():
-                _leave(descriptor)
+                if stat.S_ISCHR(_mode(descriptor)):
+                    _leave(descriptor)
             signal.raise_signal(signal.SIGTERM)
 
     if hears(signal.SIGHUP) and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, hang_up)
     for name, descriptor in _OUTPUT.items():
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper) and stream.fileno() == descriptor and _of_terminal(descriptor):
+        # Only Python's own: another one is somebody's, such as a notebook's.
+        if stream is not None and stream is getattr(sys, f"__{name}__") and _is_read(_mode(descriptor)):
             stream.flush()
-            setattr(sys, name, _to_terminal(descriptor, stream))
+            output = io.BufferedWriter(_Output(descriptor, "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(output, stream.encoding, stream.errors, line_buffering=True))
 
 
-class _Terminal(io.FileIO):
-    """Output that goes to a terminal, and nowhere once that has gone."""
+def say_at_once(text: str) -> None:
+    """Writes a line on stderr from a signal's handler: not through Python's buffers, since the signal may have
+    interrupted a write to them, and with no error where nobody reads it."""
+    with suppress(OSError):
+        os.write(_OUTPUT["stderr"], f"\n{text}\n".encode())
+
+
+class _Output(io.FileIO):
+    """Output to a terminal or a pipe, and to nowhere once nobody reads it."""
 
     def write(self, data: Any) -> int:
         """Writes bytes; returns how many were written."""
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno != errno.EIO:
+            if error.errno not in (errno.EIO, errno.EPIPE) or not _is_read(_mode(self.fileno())):
                 raise
             _leave(self.fileno())
             return super().write(data)
 
 
-def _to_terminal(descriptor: int, like: io.TextIOWrapper) -> io.TextIOWrapper:
-    raw = _Terminal(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(io.BufferedWriter(raw), like.encoding, like.errors, line_buffering=True)
-
-
 def _leave(descriptor: int) -> None:
-    """Sends nowhere what this process prints from now on, where it went to a terminal."""
-    with suppress(OSError):
-        if _of_terminal(descriptor):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, descriptor)
-            os.close(nowhere)
+    """Sends nowhere what is written to a descriptor from now on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
-def _of_terminal(descriptor: int) -> bool:
-    """Tells whether what is written goes to a terminal (or to another character device), even one that has gone."""
-    return stat.S_ISCHR(os.fstat(descriptor).st_mode)
+def _mode(descriptor: int) -> int:
+    try:
+        return os.fstat(descriptor).st_mode
+    except OSError:  # it is closed
+        return 0
+
+
+def _is_read(mode: int) -> bool:
+    """Tells whether somebody reads what is written there: at a terminal, even one that has gone, or from a pipe."""
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

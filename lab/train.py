@@ -21,7 +21,7 @@ from lab.config.compose import CONFIGS
 from lab.console import LabError, Unfinished, import_from_here, noted_if_slow, refusals, tell
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
-from lab.terminal import prepare_for_end_of_terminal
+from lab.terminal import outlive_readers
 from lab.training.processes import end_with_rank_0, ended_with_parent
 from lab.training.start import run, share_of_threads, start, start_apart, starts_processes
 
@@ -32,10 +32,10 @@ __all__ = ["main", "run"]
 def _main(config: DictConfig) -> float | None:
     settings = HydraConfig.get()
     multirun = settings.mode == RunMode.MULTIRUN
-    spec = RunSpec.of(config, settings.overrides.task, settings.runtime.choices)
-    if spec.config.threads is None:
-        spec = spec.changed(threads=share_of_threads(settings.launcher.get("n_jobs") if multirun else None))
     try:
+        spec = RunSpec.of(config, settings.overrides.task, settings.runtime.choices)
+        if spec.config.threads is None:
+            spec = spec.changed(threads=share_of_threads(settings.launcher.get("n_jobs") if multirun else None))
         apart = multirun and starts_processes(spec)
         with ended_with_parent():
             summaries = start_apart(spec, _search_path()) if apart else start(spec)
@@ -82,7 +82,7 @@ def _search_path() -> list[str]:
 def main() -> None:
     """Runs the command line."""
     end_with_rank_0()  # first: a process that a signal ends while it loads would have Lightning kill rank 0
-    prepare_for_end_of_terminal()
+    outlive_readers()
     tell_version(sys.argv[1:])
     import_from_here()
     sys.argv[1:] = command_line.in_order(sys.argv[1:])

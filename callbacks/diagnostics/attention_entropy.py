@@ -15,13 +15,17 @@ from lab.observation.attention_statistics import items_seen, query_means, share_
 from lab.observation.observe import Chunk, Findings, head_rows, layers_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
+_COLUMNS = ("entropy", "share", "answer_entropy", "answer_share", "sum")
+_LABEL = "entropy / log n, mean over queries"
+
 
 class AttentionEntropy(Diagnostic):
     """Entropy of the attention weights per layer and head, in nats and as a share of log n.
 
-    Table: layer, head, entropy, share. A share of 1 is uniform attention, which over many keys starves W_Q and W_K of
-    gradient. n is the number of keys that a query may see. Queries that see a single key have no choice, and no share;
-    those that see none are left out.
+    Table: layer, head, entropy, share (means over queries), answer_entropy, answer_share (of the query that the answer
+    is read at alone: in the last layer, no other reaches the answer). A share of 1 is uniform attention, which over
+    many keys starves W_Q and W_K of gradient. n is the number of keys that a query may see. Queries that see a single
+    key have no choice, and no share; those that see none are left out.
 
     Where weights need not add up to one, a column ``sum`` has their sum, as the mean over rows. If they add up to at
     most one (a sink), the weight that goes to no key counts as one more item, in the entropy and in n. If they may have
@@ -40,21 +44,24 @@ class AttentionEntropy(Diagnostic):
             items_BHN = items_seen(layer["logits"], total)
             # With a single item, as for the first token of a causal model, attention cannot spread.
             share_BHN = torch.where(items_BHN > 1, share_of_log(entropy_BHN, items_BHN), torch.nan)
+            columns, logits, answer = [entropy_BHN, share_BHN], layer["logits"], chunk.model.answer_token
+            means = query_means(columns, logits)
+            means += query_means([column[:, :, answer, None] for column in columns], logits[:, :, answer, None])
             # A sum that is always 1, as under softmax, is left out of the table.
-            columns = [entropy_BHN, share_BHN, *([] if total == "one" else [weights.float().sum(-1)])]
-            values.append(torch.stack(query_means(columns, layer["logits"]), dim=1).cpu())
+            means += [] if total == "one" else query_means([weights.float().sum(-1)], logits)
+            values.append(torch.stack(means, dim=1).cpu())
         return values
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
         for index, columns in enumerate(layers_over_scenes(seen)):
-            named = dict(zip(("entropy", "share", "sum"), columns.tolist(), strict=False))
+            named = dict(zip(_COLUMNS, columns.tolist(), strict=False))
             found.rows += head_rows(index, **named)
             for name, values in named.items():
-                key = "nats" if name == "entropy" else name
+                key = name.replace("entropy", "nats")
                 found.scalars[f"{key}/layer_{index}"] = sum(values) / len(values)
-        found.figures["layers"] = partial(bars_by_layer, found.rows, ["share"], "entropy / log n")
+        found.figures["layers"] = partial(bars_by_layer, found.rows, ["share"], _LABEL)
         return found
 
     def history(self, table: pd.DataFrame, moment: float | None) -> Figure:
-        return lines_by_layer(table, ["share"], "entropy / log n", moment, by="head")
+        return lines_by_layer(table, ["share"], _LABEL, moment, by="head")

@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from lab.callbacks.diagnostics.base import Diagnostic
-from lab.console import LabError
+from lab.console import LabError, counted
 from lab.observation.attention_statistics import received, rollout
 from lab.observation.observe import Chunk, Findings
 from lab.plotting.figures import literal, maps, panels
@@ -91,10 +91,12 @@ class AttentionMaps(Diagnostic):
             names = [name for own in seen for name in own["names"]]
             if all(own == names[0] for own in names):
                 mean_LHNM = torch.stack([own["mean"] for own in seen]).sum(0) / got.shape[1]
-                found.figures["heads"] = partial(_matrices, mean_LHNM, names[0])
+                found.figures["heads"] = partial(
+                    _matrices, mean_LHNM, names[0], f"attention weight, mean over {counted(got.shape[1], 'input')}"
+                )
             else:
                 # Texts have different words, so a mean over texts has no labels: the first text is shown.
-                found.figures["heads"] = partial(_matrices, seen[0]["first"], names[0])
+                found.figures["heads"] = partial(_matrices, seen[0]["first"], names[0], "attention weight, first input")
             return found
         assert answer is not None and rolled is not None
         scenes = np.concatenate([own["scenes"] for own in seen])
@@ -137,7 +139,7 @@ def _rows(scenes: np.ndarray, maps_LBRC: np.ndarray, name: str, label: str) -> F
 
 
 @styled()
-def _matrices(weights_LHNM: Tensor, names: Sequence[str]) -> Figure:
+def _matrices(weights_LHNM: Tensor, names: Sequence[str], label: str) -> Figure:
     """One map per layer and head, queries down and keys across, labelled with their tokens where these are known."""
     layers, heads, queries, keys = weights_LHNM.shape
     square = queries == keys
@@ -157,5 +159,5 @@ def _matrices(weights_LHNM: Tensor, names: Sequence[str]) -> Figure:
             panel.set_xticks(range(keys), map(literal, names), **small)
             if square:
                 panel.set_yticks(range(queries), map(literal, names), **(small | {"rotation": 0}))
-    figure.colorbar(picture, ax=axes, label="attention weight", fraction=0.03, aspect=30, pad=0.02)
+    figure.colorbar(picture, ax=axes, label=label, fraction=0.03, aspect=30, pad=0.02)
     return figure

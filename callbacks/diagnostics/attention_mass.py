@@ -15,17 +15,20 @@ from lab.observation.attention_statistics import mass_on, null_mass, received
 from lab.observation.observe import Chunk, Findings, head_rows, mean_over_scenes
 from lab.plotting.figures import bars_by_layer, lines_by_layer
 
+_LABEL = "share of attention, mean over queries"
+
 
 class AttentionMass(Diagnostic):
-    """Share of attention on regions of the scene, per layer and head, as the mean over queries.
+    """Share of attention on regions of the scene, per layer and head.
 
-    Table: layer, head, region, mass, tokens. Regions come from the scene's latents (``indicator``, ``target``;
-    ``largest`` in max retrieval), so that they follow tiles that move; ``answer`` is the token that the answer is read
-    at (CLS), ``sink`` whichever token gets most in that scene and head. Where every query sees all n tokens, compare a
-    mass with tokens / n, its share under uniform attention; under a causal mask first tokens get more. Where weights
-    add up to at most one, ``nothing`` is the rest (null mass), which goes to no token; where they may have any sum,
-    masses are those of |w| / sum |w|. If the data does not say where parts of a scene are, only ``answer`` and ``sink``
-    are shown, and a note says so once.
+    Table: layer, head, region, mass (the mean over queries), answer_mass (of the query that the answer is read at
+    alone: in the last layer, no other reaches the answer), tokens. Regions come from the scene's latents
+    (``indicator``, ``target``; ``largest`` in max retrieval), so that they follow tiles that move; ``answer`` is the
+    token that the answer is read at (CLS), ``sink`` whichever token gets most in that scene and head (of all queries,
+    or of that one). Where every query sees all n tokens, compare a mass with tokens / n, its share under uniform
+    attention; under a causal mask first tokens get more. Where weights add up to at most one, ``nothing`` is the rest
+    (null mass), which goes to no token; where they may have any sum, masses are those of |w| / sum |w|. If the data
+    does not say where parts of a scene are, only ``answer`` and ``sink`` are shown, and a note says so once.
 
     Source: Eureka-moments in Transformers, Figure 3 and section 5.1; attention sinks: Xiao et al. 2023.
     """
@@ -47,25 +50,33 @@ class AttentionMass(Diagnostic):
                 answer = torch.zeros_like(got_BHM[:, 0], dtype=torch.bool)
                 answer[:, chunk.model.answer_token] = True
                 regions["answer"] = answer
+            own_BHM = weights[:, :, chunk.model.answer_token]
+
+            def add(name: str, mass_BH: Tensor, own_BH: Tensor, size_BH: Tensor, index: int = index) -> None:
+                columns = torch.stack([mass_BH, own_BH, size_BH.expand_as(mass_BH)], dim=1)
+                masses.setdefault(name, {})[index] = columns.cpu()
+
             for name, region in regions.items():
-                mass_BH = mass_on(got_BHM, region)
-                size_BH = region.float().sum(-1, keepdim=True).expand_as(mass_BH)
-                masses.setdefault(name, {})[index] = torch.stack([mass_BH, size_BH], dim=1).cpu()
+                size_BH = region.float().sum(-1, keepdim=True)
+                add(name, mass_on(got_BHM, region), mass_on(own_BHM, region), size_BH)
             sink_BH = got_BHM.amax(-1)
-            masses.setdefault("sink", {})[index] = torch.stack([sink_BH, torch.ones_like(sink_BH)], dim=1).cpu()
+            add("sink", sink_BH, own_BHM.amax(-1), torch.ones_like(sink_BH))
             if normaliser.total == "at most one":
-                null_BH = null_mass(weights).mean(-1)
+                null_BHN = null_mass(weights)
+                null_BH = null_BHN.mean(-1)
                 # Not "null", which pandas reads from a table as a missing value.
-                masses.setdefault("nothing", {})[index] = torch.stack([null_BH, torch.zeros_like(null_BH)], dim=1).cpu()
+                add("nothing", null_BH, null_BHN[:, :, chunk.model.answer_token], torch.zeros_like(null_BH))
         return masses
 
     def conclude(self, seen: list[Any]) -> Findings:
         found = Findings()
         for name, layers in seen[0].items():
             for index in layers:
-                masses, sizes = mean_over_scenes([own[name][index] for own in seen]).tolist()
-                found.rows += head_rows(index, region=[name] * len(masses), mass=masses, tokens=sizes)
+                masses, of_answer, sizes = mean_over_scenes([own[name][index] for own in seen]).tolist()
+                columns = {"mass": masses, "answer_mass": of_answer, "tokens": sizes}
+                found.rows += head_rows(index, region=[name] * len(masses), **columns)
                 found.scalars[f"{name}/layer_{index}"] = sum(masses) / len(masses)
+                found.scalars[f"answer_mass/{name}/layer_{index}"] = sum(of_answer) / len(of_answer)
         found.figures["layers"] = partial(_bars, pd.DataFrame(found.rows))
         return found
 
@@ -74,7 +85,7 @@ class AttentionMass(Diagnostic):
         own = table[table["region"].isin(kinds)]
         place = [name for name in ("epoch", "step", "layer") if name in own]
         wide = own.pivot_table("mass", place, "region").reset_index()
-        return lines_by_layer(wide, kinds, "share of attention", moment)
+        return lines_by_layer(wide, kinds, _LABEL, moment)
 
 
 def _kinds(table: pd.DataFrame) -> list[str]:
@@ -84,4 +95,4 @@ def _kinds(table: pd.DataFrame) -> list[str]:
 
 def _bars(table: pd.DataFrame) -> Figure:
     wide: Any = table.pivot_table("mass", ["layer", "head"], "region").reset_index()
-    return bars_by_layer(wide.to_dict("records"), _kinds(table), "share of attention")
+    return bars_by_layer(wide.to_dict("records"), _kinds(table), _LABEL)

@@ -17,7 +17,8 @@ from lab.runs.metrics import read_metrics_table
 # Overrides without a column of their own: they are among the columns _FIRST, or say only where and how often to run.
 _TOLD_ELSEWHERE = {"experiment", "softmax", "seed", "seeds", "force", "paths.runs"}
 _COUNTS = ("epochs", "steps", "moment_epoch", "moment_step", "change_epoch")
-_FIRST = ("experiment", "softmax", "seed", "status", *_COUNTS, "accuracy", "threshold", "prior_accuracy", "folder")
+_WATCHED = ("watched", "watched_value", "threshold", "prior_accuracy")
+_FIRST = ("experiment", "softmax", "seed", "status", *_COUNTS, "accuracy", *_WATCHED, "folder")
 
 
 def load_runs(*folders: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -32,8 +33,9 @@ def load_runs(*folders: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     - experiment, softmax, seed, status (finished, running, stopped or failed);
     - epochs and steps trained; moment_epoch and moment_step of the Eureka-moment, ``<NA>`` without one; change_epoch
       of the change point of the metric that was watched, likewise;
-    - accuracy: of the validation set at the end, in [0, 1]; threshold: what the Eureka-moment has to pass;
-      prior_accuracy: what the prior p(z) alone reaches;
+    - accuracy: of the validation set at the end, in [0, 1];
+    - watched: the metric of the Eureka-moment, ``val/accuracy`` for most tasks; watched_value: its value at the end;
+      threshold: what it has to pass; prior_accuracy: what the prior p(z) alone reaches in it, ``<NA>`` if unknown;
     - folder: absolute path, the key of both tables;
     - one column for each option that any of these runs was given on the command line, such as ``softmax.tau``. A run
       that was not given it has the value of its config, or NaN where its config has no such option, or the option
@@ -87,6 +89,8 @@ def _row(record: Record) -> dict[str, Any]:
         "moment_step": record.summary.eureka.step if record.moment else None,
         "change_epoch": record.change,
         "accuracy": record.accuracy,
+        "watched": record.summary.eureka.metric,
+        "watched_value": record.summary.watched,
         "threshold": record.threshold,
         "prior_accuracy": record.prior_accuracy,
         "folder": str(record.folder),

@@ -61,8 +61,8 @@ class RunSpec:
         overrides = tuple(overrides)
         name = run_name(str(choices.get("experiment") or "custom"), str(choices["softmax"]), own.seed, overrides)
         # A run folder is read from other folders, too.
-        own.paths.data = str(Path(own.paths.data).expanduser().absolute())
-        own.paths.run = str(runs_folder(own) / name)
+        own.paths.data = _plain(Path(own.paths.data).expanduser().absolute())
+        own.paths.run = _plain(runs_folder(own) / name)
         OmegaConf.set_struct(own, True)
         OmegaConf.set_readonly(own, True)
         return cls(own, overrides, dict(choices))
@@ -143,6 +143,17 @@ class RunSpec:
     def each(self) -> tuple[RunSpec, ...]:
         """A spec of its own for every seed."""
         return tuple(self.changed(seed=seed, seeds=None) for seed in self.seeds) if self.several else (self,)
+
+
+def _plain(folder: Path) -> str:
+    """The folder as text that a config can hold; there, ``${...}`` stands for another value.
+
+    Raises:
+        LabError: if its name has such a reference.
+    """
+    if "${" in str(folder):
+        raise LabError(f"{folder}: a config cannot hold a folder with ${{ in its name; give it another one")
+    return str(folder)
 
 
 def runs_folder(config: DictConfig) -> Path:

@@ -67,6 +67,11 @@ class TensorBoard(TensorBoardLogger, Board):
         super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._tags: set[str] = set()
 
+    @property
+    def log_dir(self) -> str:
+        """The run folder as it is: Lightning's replaces ``$HOME`` in the name of a folder."""
+        return str(self.root_dir)
+
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         # Without the epoch: its chart against the step would come first of all, and says nothing.

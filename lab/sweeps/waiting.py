@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lab.signals import handling, signal_name
+from lab.terminal import say_at_once
 
 # The signal that told this sweep to end; None before one.
 _told: int | None = None
@@ -53,12 +53,9 @@ def _note(number: int, frame: Any) -> None:
     again, _told = _told is not None, number
     name = signal_name(number)
     if again or not workers:
-        # Not through Python's buffers: the signal may have interrupted a write to them.
-        os.write(2, f"\n{name}: ended\n".encode())
+        say_at_once(f"{name}: ended")
         end_if_told()
-    os.write(
-        2, f"\n{name}: the runs save before they go, and the sweep with them; {name} again ends all at once\n".encode()
-    )
+    say_at_once(f"{name}: the runs save before they go, and the sweep with them; {name} again ends all at once")
     # A terminal's Ctrl-C has reached the workers, too, but SIGTERM and kill -INT this process alone.
     for worker in workers:
         worker.terminate()

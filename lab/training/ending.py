@@ -5,7 +5,6 @@ During training, :class:`~lab.callbacks.preemption.Preemption` handles signals.
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any, NoReturn
 
 from lab.files import is_full
 from lab.signals import Ended, ended_surely, handling
+from lab.terminal import say_at_once
 
 # Python's own handlers. Others stay: a launcher's, or that of a shell that starts a process in the background.
 _OWN = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -49,7 +49,6 @@ def _end(number: int, frame: Any) -> NoReturn:
     for one in _OWN:
         if signal.getsignal(one) is _end:
             signal.signal(one, signal.SIG_IGN)
-    # Not through Python's buffers: the signal may have interrupted a write to them.
     ended = Ended(number)
-    os.write(2, f"\n{ended.told}\n".encode())
+    say_at_once(ended.told)
     raise ended

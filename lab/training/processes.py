@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from lab.console import Unfinished
 from lab.signals import Ended, ended_surely, handling, hears
-from lab.terminal import prepare_for_end_of_terminal
+from lab.terminal import outlive_readers
 
 # Variable that names the process of rank 0 to those that Lightning starts for the other ranks.
 RANK_0 = "EUREKA_RANK_0"
@@ -68,7 +68,7 @@ def ended_with_parent() -> Iterator[None]:
     if multiprocessing.parent_process() is None:
         yield
         return
-    prepare_for_end_of_terminal()
+    outlive_readers()
     if _told:
         raise Unfinished("not begun, since the sweep was told to end: the same command runs it")
     parent, done = os.getppid(), threading.Event()

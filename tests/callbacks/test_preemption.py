@@ -120,6 +120,25 @@ def test_after_a_run_that_ends_as_it_is_told_to_go_no_other_begins(typed, told, 
     assert {summary_of(run)["status"] for run in runs_in(tmp_path)} == {"finished"}
 
 
+def test_a_run_saves_though_nobody_reads_what_it_says(told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in ``python -m lab.train ... 2>&1 | tee log``, where Ctrl-C ends ``tee`` at once."""
+    told(signal.SIGINT, 5)
+    ours, theirs = os.pipe()
+    os.close(ours)
+    before = os.dup(2)
+    # Broken for Python's lines and for those of signals' handlers.
+    monkeypatch.setattr("sys.stderr", open(theirs, "w", closefd=False))  # noqa: SIM115
+    os.dup2(theirs, 2)
+    try:
+        with pytest.raises(KeyboardInterrupt, match=r"^Ctrl-C: saved at step 6"):
+            train_in(tmp_path, "callbacks.progress.line_every_seconds=0.001")
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(theirs)
+    assert summary_of(runs_in(tmp_path)[0])["status"] == "stopped"
+
+
 def test_a_second_ctrl_c_does_not_wait(told, tmp_path: Path, capfd) -> None:
     told(signal.SIGINT, 5, "training_step")
     told(signal.SIGINT, 5, "on_before_optimizer_step")

@@ -46,6 +46,19 @@ def test_the_last_step_is_told_of_again_where_a_validation_came_after_it(
     assert last.startswith("epoch 1/1  step 1/1") and "accuracy " in last and last.endswith("no Eureka-moment yet")
 
 
+@pytest.mark.parametrize("place", ["terminal", "dumb terminal", "worker of a sweep"])
+def test_a_bar_is_drawn_only_where_it_can_be_drawn_anew(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dumb terminal shows nothing until the end, and the bars of several workers would draw over each other."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb" if place == "dumb terminal" else "xterm")
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: object() if "worker" in place else None)
+    train_in(tmp_path, *REASONING, "trainer.max_epochs=1")
+    drawn = "\x1b[?25l" in capsys.readouterr().err  # a bar hides the cursor
+    assert drawn is (place == "terminal")
+
+
 def test_there_is_a_line_for_every_step_where_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

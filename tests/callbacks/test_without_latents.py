@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import torch
 
+from lab.callbacks.diagnostics.attention_entropy import AttentionEntropy
 from lab.callbacks.diagnostics.attention_mass import AttentionMass
 from lab.callbacks.diagnostics.sample_scenes import SampleScenes, scenes_figure, titles_of
 from lab.datasets.loading import Batch, DataModule, data_of
 from lab.models.compact_vit import CompactViT
-from lab.observation.observe import observe
+from lab.observation.observe import Chunk, observe
 
 
 class Plain(DataModule):
@@ -64,6 +67,31 @@ def test_scenes_without_a_target_location_are_drawn(tmp_path: Path, vision_data)
     trainer = SimpleNamespace(datamodule=plain, is_global_zero=True, loggers=[], global_step=0)
     SampleScenes(str(tmp_path)).on_fit_start(trainer, None)
     assert (tmp_path / "scenes.png").stat().st_size > 10_000
+
+
+def test_the_answers_own_query_is_told_beside_the_mean_over_queries(tmp_path: Path, vision_data) -> None:
+    """In the last layer, no other query reaches the answer, wherever the others look."""
+    model = CompactViT(**vision_data.model_arguments(), patch_size=14, depth=2, heads=2, head_dim=8)
+    weights: list[list[torch.Tensor]] = []
+
+    class Mass(AttentionMass):
+        def see(self, chunk: Chunk) -> dict[str, dict[int, torch.Tensor]]:
+            weights.append([layer["weights"].double() for layer in chunk.layers])
+            return super().see(chunk)
+
+    looks = [Mass(str(tmp_path), scenes=10), AttentionEntropy(str(tmp_path), scenes=10)]
+    mass, entropy = (pd.DataFrame(found.rows) for found in observe(model, vision_data, looks, torch.device("cpu")))
+    for layer in (0, 1):
+        weights_BHNM = torch.cat([chunk[layer] for chunk in weights])
+        of_cls_BHM = weights_BHNM[:, :, 0]
+        for region, wanted in (("answer", of_cls_BHM[..., 0]), ("sink", of_cls_BHM.amax(-1))):
+            own = mass[(mass["layer"] == layer) & (mass["region"] == region)]
+            assert own["answer_mass"].to_numpy() == pytest.approx(wanted.mean(0).numpy(), rel=1e-5)
+            assert (own["answer_mass"] != own["mass"]).all()
+        nats = -(of_cls_BHM * of_cls_BHM.log()).sum(-1).mean(0).numpy()
+        own = entropy[entropy["layer"] == layer]
+        assert own["answer_entropy"].to_numpy() == pytest.approx(nats, rel=1e-5)
+        assert own["answer_share"].to_numpy() == pytest.approx(nats / math.log(17), rel=1e-5)
 
 
 def test_mass_says_once_that_there_are_no_regions(

@@ -1,7 +1,9 @@
 """Lack of memory, and output that goes nowhere: its reader goes away (``| head``), it is closed, its disk is full."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,6 +66,33 @@ def test_output_that_is_closed_or_full_is_no_traceback(to: str, status: int, tol
     shell = ["sh", "-c", f'exec "$@" {to}', "sh", *script]
     done = subprocess.run(shell, input="begin\n", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", told)
+
+
+@pytest.mark.parametrize("to", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_lines_for_a_closed_output_are_not_written_into_the_next_file(to: str, tmp_path: Path) -> None:
+    """It would have the descriptor that was closed; so would that of a process that a sweep starts."""
+    script = f"""
+import os, sys
+from lab.console import refusals, tell
+from lab.terminal import outlive_readers
+with refusals():
+    outlive_readers()
+    with open({str(tmp_path / "file")!r}, "w") as file:
+        tell("a line")
+        print("a line", flush=True)
+        assert os.get_inheritable(1) and os.get_inheritable(2)
+        file.write("its own")
+"""
+    shell = ["sh", "-c", f'exec "$@" {to}', "sh", sys.executable, "-c", script]
+    assert subprocess.run(shell, check=False, capture_output=True).returncode == 0
+    assert (tmp_path / "file").read_text() == "its own"
+
+
+def test_signs_that_the_output_cannot_encode_are_no_traceback() -> None:
+    script = [sys.executable, "-c", COMMAND.format(what="print('\N{GREEK SMALL LETTER TAU}')")]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(script, input=b"begin\n", capture_output=True, check=True, env=environment)
+    assert done.stdout == rb"\u03c4" + b"\n"
 
 
 def test_lack_of_memory_is_not_blamed_on_the_code() -> None:

@@ -80,6 +80,7 @@ def test_runs_are_read_into_two_tables(tmp_path: Path) -> None:
         summary = load_summary(Path(run.folder))
         assert run.accuracy == summary.accuracy
         assert (run.threshold, run.prior_accuracy) == (0.7, summary.eureka.prior_accuracy)
+        assert (run.watched, run.watched_value) == ("val/accuracy", summary.watched)
     # As typed where a file is chosen, else as the config has it.
     by_softmax = runs.set_index(["softmax", "seed"])
     assert set(runs.columns[runs.columns.get_loc("folder") + 1 :]) == {

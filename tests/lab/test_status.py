@@ -86,7 +86,12 @@ def test_the_table_names_all_and_counts_them(runs: Path, monkeypatch, capsys) ->
     assert "the loss is not finite at step 7" in told and "90.0%" in told
 
 
-def test_what_is_watched_in_a_file_is_written_each_time(runs: Path, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize("dumb", [False, True])
+def test_what_is_watched_in_a_file_is_written_each_time(dumb: bool, runs: Path, monkeypatch, capsys) -> None:
+    """And on a terminal that cannot draw over what it shows, such as that of Emacs."""
+    if dumb:
+        monkeypatch.setenv("TERM", "dumb")
+        monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes it for a terminal
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:

@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 SAVES = """
 import os, signal, sys, time
 from pathlib import Path
-from lab.terminal import prepare_for_end_of_terminal
+from lab.terminal import outlive_readers
 def save(number, frame):
     print("saved", file=sys.stderr, flush=True)
     Path(sys.argv[1]).write_text(signal.Signals(number).name)
@@ -26,7 +27,7 @@ class Again:
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup, which ignores it
 again = Again()  # goes when Python has taken its handlers back: a shell, too, hangs up what its terminal has hung up
 signal.signal(signal.SIGTERM, save)
-prepare_for_end_of_terminal()
+outlive_readers()
 if os.fork() == 0:
     time.sleep(1)
     Path(sys.argv[1]).with_name("forked").touch()
@@ -57,12 +58,13 @@ def test_the_end_of_the_terminal_ends_a_process_as_sigterm_does(tmp_path: Path) 
 
 
 PRINTS = """
-import logging, sys
-from lab.terminal import prepare_for_end_of_terminal
+import logging, os, sys
+from lab.terminal import outlive_readers, say_at_once
 logging.basicConfig()
-prepare_for_end_of_terminal()
+outlive_readers()
 print("ready", flush=True)
 sys.stdin.readline()
+say_at_once("a signal came")
 for stream in (sys.stdout, sys.stderr):
     print("\N{GREEK SMALL LETTER TAU}", stream.isatty(), file=stream)
 logging.warning("logged")
@@ -70,20 +72,44 @@ logging.warning("logged")
 
 
 @pytest.mark.parametrize("stays", [True, False], ids=["stays", "gone"])
-def test_a_process_that_does_not_hear_of_its_terminals_end_prints_nowhere(stays: bool) -> None:
-    """As one in the background of a shell that has ended: each line would be an input/output error."""
-    ours, theirs = pty.openpty()
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
+def test_a_process_prints_nowhere_once_nobody_reads_it(terminal: bool, stays: bool) -> None:
+    """As one in the background of a shell that has ended, or in front of a ``tee`` that has had Ctrl-C, too."""
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    end = "\r\n" if terminal else "\n"
     command = [sys.executable, "-X", "utf8", "-c", PRINTS]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=theirs, stderr=theirs)
     os.close(theirs)
-    assert _line(ours) == b"ready\r\n"
+    assert _line(ours) == f"ready{end}".encode()
     if not stays:
         os.close(ours)
     process.communicate(b"go on\n", timeout=60)
     assert process.returncode == 0
     if stays:
-        assert [_line(ours).decode() for _ in range(3)] == ["τ True\r\n", "τ True\r\n", "WARNING:root:logged\r\n"]
+        told = ["", "a signal came", f"τ {terminal}", f"τ {terminal}", "WARNING:root:logged"]
+        assert [_line(ours).decode() for _ in told] == [line + end for line in told]
         os.close(ours)
+
+
+def test_output_to_a_file_is_written_as_it_was() -> None:
+    """A full disk is told, and a pipe that is no output of this process breaks as ever."""
+    script = """
+import os, sys
+from lab.terminal import outlive_readers
+before = sys.stdout
+outlive_readers()
+assert sys.stdout is before and sys.stderr is not before
+ours, theirs = os.pipe()
+os.close(ours)
+try:
+    os.write(theirs, b"to somebody else")
+except BrokenPipeError:
+    print("broken")
+"""
+    with tempfile.TemporaryFile() as file:
+        subprocess.run([sys.executable, "-c", script], stdout=file, stderr=subprocess.PIPE, check=True)
+        file.seek(0)
+        assert file.read() == b"broken\n"
 
 
 def _line(descriptor: int) -> bytes:

@@ -746,3 +746,11 @@ def test_a_run_of_max_steps_goes_on_from_the_end_of_an_epoch(tmp_path: Path) -> 
     set_status(folder, "stopped")
     train_with(typed)
     assert (folder / "metrics.csv").read_text() == undisturbed
+
+
+def test_a_folder_whose_name_a_config_takes_for_a_reference_is_refused(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "${seed}").mkdir()
+    monkeypatch.chdir(tmp_path / "${seed}")
+    with pytest.raises(LabError, match=r"/\$\{seed\}/.*: a config cannot hold a folder with \$\{ in its name"):
+        train_with(list(SMALL))
+    assert not list((tmp_path / "${seed}").iterdir()) and not (tmp_path / "0").exists()

@@ -272,6 +272,16 @@ def test_typed_values_are_columns_of_their_own() -> None:
     assert "paths.runs" not in told and "paths.runs" not in told["overrides"]
 
 
+def test_event_files_lie_in_the_run_folder_whatever_its_name(tmp_path: Path) -> None:
+    """Lightning's logger would write to another folder, that of the variable's value."""
+    folder = tmp_path / "$HOME"
+    folder.mkdir()
+    board = TensorBoard(str(folder))
+    board.log_metrics({"val/accuracy": 0.5}, step=0)
+    board.finalize("success")
+    assert list(folder.glob("events.*")) and Path(board.log_dir) == folder
+
+
 def test_charts_of_layers_heads_and_own_diagnostics() -> None:
     tags = ["gradient/q/layer_10", "gradient/v/layer_2", "temperature/factor/layer_0/head_3", "temperature/tau/layer_0"]
     tags += ["temperature/factor/layer_0/mean", "temperature/factor/layer_0/spread", "attention_mass/target/layer_1"]
