@@ -1,4 +1,4 @@
-"""The only module that calls Hydra's private API.
+"""The only module that calls Hydra's private API, but for the plugin that Hydra loads anew (``hydra_plugins``).
 
 What a new Hydra breaks is named by ``tests/lab/config/test_hydra_internals.py``.
 """

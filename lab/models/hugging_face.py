@@ -153,7 +153,8 @@ def _attention(
             module, query, key, value, attention_mask, dropout, scaling, is_causal=is_causal, **others
         )
     for name in _REASONS:
-        if others.get(name) is not None:
+        # From transformers 5.24 on, a cache that is not paged has the same name.
+        if others.get(name) is not None and (name != "cache" or "Paged" in type(others[name]).__name__):
             raise refusal(module, name)
     if output_attentions:
         raise LabError(

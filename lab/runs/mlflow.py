@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from lightning.pytorch.loggers import MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_only
@@ -74,7 +73,7 @@ class MLflow(MLFlowLogger, Board):
                 super().__init__(
                     experiment_name=experiment,
                     run_name=title(self._folder),
-                    tracking_uri=tracking_uri or own or f"sqlite:///{quote(str(place / 'mlflow.db'))}",
+                    tracking_uri=tracking_uri or own or _database_in(place),
                     artifact_location=(place / "artifacts").as_uri() if local else None,
                     tags={"folder": where, "mlflow.note.content": f"run folder: {where}"},
                     run_id=known,
@@ -139,6 +138,24 @@ def _check_answers(uri: str) -> None:
         while reason.__context__ is not None:
             reason = reason.__context__
         raise LabError(f"logger=mlflow: {uri} does not answer ({one_line(reason)})") from error
+
+
+def _database_in(folder: Path) -> str:
+    """The URL of the database in a folder, which SQLAlchemy writes as its version reads it.
+
+    Raises:
+        LabError: if it would read another folder from it, as versions before 2.1 do where a name has a question mark.
+    """
+    from sqlalchemy import URL, make_url
+
+    database = str(folder / "mlflow.db")
+    url = URL.create("sqlite", database=database).render_as_string()
+    if make_url(url).database != database:
+        raise LabError(
+            f"logger=mlflow: its database cannot lie in {folder}, by its name: name another folder with "
+            "logger.mlflow.save_dir, or install a newer SQLAlchemy"
+        )
+    return url
 
 
 def _database_errors() -> tuple[type[Exception], ...]:

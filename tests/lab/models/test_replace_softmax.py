@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import pickle
 import signal
 import sys
@@ -876,7 +877,9 @@ def test_first_tokens_are_not_seen_where_a_window_s_cache_loses_them() -> None:
     lab.replace_softmax(model, "local", normaliser={"first": 0})
     with torch.no_grad():
         whole = model(tokens).logits[:, -1]
-        cached = model(tokens[:, -1:], past_key_values=model(tokens[:, :-1], use_cache=True).past_key_values)
+        # transformers calls it "cache" from 5.24 on.
+        name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        cached = model(tokens[:, -1:], **{name: model(tokens[:, :-1], use_cache=True)[name]})
         assert torch.allclose(cached.logits[:, -1], whole, atol=1e-5)
 
 

@@ -283,10 +283,10 @@ def test_a_lost_store_of_mlflow_does_not_end_the_run(tmp_path: Path, monkeypatch
     from lab.runs.mlflow import MLflow
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    log, there = MLflow.log_metrics, f"logger.mlflow.save_dir={tmp_path / 'a?%41b'}"
+    log, there = MLflow.log_metrics, f"logger.mlflow.save_dir={tmp_path / 'a ?%41b'}"
 
     def lose(board: MLflow, metrics: Any, step: int | None = None) -> None:
-        (tmp_path / "a?%41b" / "mlflow.db").write_text("no database")
+        (tmp_path / "a ?%41b" / "mlflow.db").write_text("no database")
         log(board, metrics, step)
 
     def refuse(*_: Any) -> None:
