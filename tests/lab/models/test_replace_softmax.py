@@ -1359,3 +1359,22 @@ def test_a_softmax_answers_after_ctrl_c_in_a_forward_pass(moment: str, monkeypat
     finally:
         while torch._C._len_torch_function_stack():
             torch._C._pop_torch_function_stack()
+
+
+@pytest.mark.parametrize("paged", [True, False])
+def test_only_a_paged_cache_is_refused(paged: bool) -> None:
+    """transformers names both "cache" from 5.24 on; one that is not paged is given as keys and values already."""
+    model: Any = lab.replace_softmax(MODELS["Llama"](), "softmax")
+    module = next(part for part in model.modules() if hasattr(part, "q_proj"))
+    attend = transformers.AttentionInterface()[model.config._attn_implementation]
+    x_BHND = torch.randn(1, 2, 4, 16)
+    given = {
+        "dropout": 0.0,
+        "scaling": 0.25,
+        "cache": type("PagedAttentionCache" if paged else "DynamicCache", (), {})(),
+    }
+    if paged:
+        with pytest.raises(lab.LabError, match="keeps keys in a paged cache"):
+            attend(module, x_BHND, x_BHND, x_BHND, None, **given)
+    else:
+        assert attend(module, x_BHND, x_BHND, x_BHND, None, **given)[0].shape == (1, 4, 2, 16)
