@@ -17,7 +17,7 @@ from rich.console import Console
 
 from lab.bench.arguments import choose_precisions, parse
 from lab.bench.cases import PRECISIONS, SOFTMAXES, Case, Row, cases
-from lab.bench.report import number, save, set_aside, show
+from lab.bench.report import number, other_work, save, set_aside, show
 from lab.bench.timing import matrix_product_gflops
 from lab.bench.worker import measure_apart
 from lab.console import tables
@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "load": load,
         "quick": options.quick,
     }
+    if crowded := other_work(facts):
+        console.print(crowded, markup=False, highlight=False)
     plan = list(
         cases(
             options.only,

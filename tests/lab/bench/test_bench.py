@@ -23,7 +23,7 @@ from lab.bench import worker
 from lab.bench.arguments import choose_precisions, default_name, parse
 from lab.bench.cases import SOFTMAXES, TOKENS, Case, Row, cases
 from lab.bench.measure import RULES, measure
-from lab.bench.report import SUFFIXES, number, save, set_aside, table_of, targets
+from lab.bench.report import NOTES, SUFFIXES, number, other_work, save, set_aside, table_of, targets
 from lab.bench.timing import Step, quartiles, timed_rounds
 from lab.models.compact_vit import CompactViT
 from lab.runs.provenance import provenance
@@ -55,7 +55,9 @@ def test_command_prints_and_saves_the_table(
     status = bench.main([*arguments, "--seconds-per-measurement", "0", "--out", str(tmp_path / "new" / "a.json")])
     printed = capsys.readouterr().out
     assert status == 0
-    assert "composition" in printed and "samples/s" in printed and "Target" in printed
+    assert "composition" in printed and "samples/s" in printed and "device cpu, 1 thread\n" in printed
+    assert "┃ rounds ┃" in printed and NOTES[:60] in printed
+    assert printed.count("Target ") == 1 and "Target cannot tell: composed samples/s" in printed
     saved = json.loads((tmp_path / "new" / "a.json").read_text())
     assert [row["quantity"] for row in saved["rows"]] == ["composition", "draws and composition"]
     assert all(is_number(Row(**row)) for row in saved["rows"])
@@ -185,6 +187,15 @@ def test_attention_of_every_rule_and_path(softmax: str, path: str, one_thread: N
     assert all(is_number(row) and (row.softmax, row.path) == (softmax, path) for row in rows)
 
 
+@pytest.mark.parametrize(
+    ("load", "threads", "device", "told"),
+    [(6.3, 2, "cpu", True), (0.3, 2, "cpu", False), (1.4, 1, "cpu", False), (6.3, 2, "cuda", False)],
+)
+def test_other_work_is_told_where_it_takes_a_core(load: float, threads: int, device: str, told: bool) -> None:
+    facts = {"load": load, "threads": threads, "device": device, "machine": {"cores": 2}}
+    assert bool(other_work(facts)) is told
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_attention_is_given_numbers_of_the_precision_it_names(
     precision: str, monkeypatch: pytest.MonkeyPatch, one_thread: None
@@ -288,6 +299,12 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
     def train(median: float, batch: int = 64) -> Row:
         return row("train", median, "training", batch)
 
+    def ratio(median: float, softmax: str = "norm_softmax") -> Row:
+        return row("ratio", median, softmax=softmax)
+
+    def replaced(median: float, softmax: str = "softmax") -> Row:
+        return row("replace", median, batch=8, softmax=softmax)
+
     def share(median: float, precision: str) -> Row:
         return row("train", median, "its linear layers over the machine's matrix product", precision=precision)
 
@@ -297,16 +314,19 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
     assert reached([]) == [None] * 17
     together = row("seeds", 1.2, "5 steps together / one", 4392, "norm_softmax", "compile")
     assert reached([together])[8] is None and reached([together], "cuda")[8] is True
-    rows = [row("compose", 60_000, "composition"), train(54), train(56), row("ratio", 1.0)]
+    rows = [row("compose", 60_000, "composition"), train(54), train(56), ratio(1.0)]
     assert reached(rows)[:8] == [True, True, None, None, True, None, None, None]
     shares = [share(76, "float32"), share(70, "float32"), share(59, "bfloat16")]
     assert reached(shares)[:4] == [None, None, True, False]
     # The ratio has to hold in every setting, and only batch 64 counts.
-    rows = [row("compose", 60_000, "draws and composition"), train(90, batch=8), row("ratio", 1.2)]
-    assert reached([*rows, row("ratio", 1.0)])[:8] == [None, None, None, None, False, None, None, None]
+    rows = [row("compose", 60_000, "draws and composition"), train(90, batch=8), ratio(1.2)]
+    assert reached([*rows, ratio(1.0)])[:8] == [None, None, None, None, False, None, None, None]
     # Of models of other libraries the worst counts.
-    ratios = [row("replace", value, batch=8) for value in (1.01, 1.02)]
-    assert reached(ratios)[9] is True and reached([*ratios, row("replace", 1.04, batch=8)])[9] is False
+    ratios = [replaced(1.01), replaced(1.02)]
+    assert reached(ratios)[9] is True and reached([*ratios, replaced(1.04)])[9] is False
+    # Softmaxes that somebody asked for count in no target.
+    mine = "my_rules.Mine"
+    assert reached([row("train", 60, "training", softmax=mine), ratio(1.0, mine), replaced(1.0, mine)]) == [None] * 17
     # Of the seeds the best mode counts, under NormSoftmax.
     quantities = ("step of one seed", "step of 5 seeds together", "a run of 5 seeds / 5 runs")
     slow, fast, other = [
