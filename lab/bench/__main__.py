@@ -16,11 +16,11 @@ import torch
 from rich.console import Console
 
 from lab.bench.arguments import choose_precisions, parse
-from lab.bench.cases import PRECISIONS, SOFTMAXES, Case, Row, cases
-from lab.bench.report import number, save, set_aside, show
+from lab.bench.cases import PRECISIONS, Case, Row, cases
+from lab.bench.report import number, other_work, save, set_aside, show
 from lab.bench.timing import matrix_product_gflops
 from lab.bench.worker import measure_apart
-from lab.console import tables
+from lab.console import import_from_here, tables
 from lab.runs import provenance
 from lab.signals import handling
 
@@ -44,6 +44,7 @@ def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns 1 if a case gave no number or the benchmark was interrupted, else 0."""
+    import_from_here()
     options = parse(arguments, __doc__)
     console = tables()
     torch.set_num_threads(options.threads)
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "load": load,
         "quick": options.quick,
     }
+    if crowded := other_work(facts):
+        console.print(crowded, markup=False, highlight=False)
     plan = list(
         cases(
             options.only,
@@ -70,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.batch_size,
             options.quick,
             precisions,
-            options.softmax or SOFTMAXES,
+            options.softmax,
         )
     )
     rows, complete = run(plan, console)

@@ -29,7 +29,13 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
     parser.add_argument(
         "--only", nargs="+", choices=GROUPS, metavar="GROUP", help=f"groups to measure, of {', '.join(GROUPS)}"
     )
-    parser.add_argument("--softmax", nargs="+", choices=SOFTMAXES, help="leaves out measurements of other softmaxes")
+    parser.add_argument(
+        "--softmax",
+        nargs="+",
+        metavar="NAME",
+        help="measures these in place of each group's own: names as in python -m lab.train softmax=NAME, or rules and "
+        "normalisers of your own, as my_rules.Mine",
+    )
     parser.add_argument(
         "--precision", nargs="+", choices=PRECISIONS, help="default: float32, and bfloat16 where the machine has it"
     )
@@ -62,8 +68,11 @@ def parse(arguments: Sequence[str] | None = None, description: str | None = None
     if options.device == "cpu" and options.only and set(options.only) <= set(ON_A_GPU):
         parser.error(f"--only {' '.join(options.only)} is measured only on a GPU: FlexAttention is a kernel only there")
     options.threads = options.threads or torch.get_num_threads()
+    options.softmax = list(dict.fromkeys(options.softmax or [])) or None
     options.only = [group for group in GROUPS if not options.only or group in options.only]
     _check_used(options, parser)
+    if options.softmax:
+        _check_softmaxes(options.softmax, parser)
     if options.out is None:
         options.out = Path("results/benchmark") / default_name(options)
     elif options.out.suffix in (".json", ".csv", ".md"):
@@ -88,12 +97,22 @@ def _check_used(options: argparse.Namespace, parser: Parser) -> None:
     ):
         if value is not None and not set(options.only) & set(groups):
             parser.error(f"{name} changes nothing in {' '.join(options.only)}: it applies to {', '.join(groups)}")
-    softmaxes = options.softmax or SOFTMAXES
-    if not list(cases(options.only, options.device, 1, 0.0, quick=options.quick, softmaxes=softmaxes)):
+    if not list(cases(options.only, options.device, 1, 0.0, quick=options.quick, softmaxes=options.softmax)):
         parser.error(
             f"nothing to measure: {' '.join(options.only)} {'with --quick ' * options.quick}has no measurement of "
-            f"{', '.join(softmaxes)}"
+            f"{', '.join(options.softmax or SOFTMAXES)}"
         )
+
+
+def _check_softmaxes(names: Sequence[str], parser: Parser) -> None:
+    from lab.bench.softmaxes import check_softmax  # here: it takes two seconds to load
+
+    for name in names:
+        try:
+            check_softmax(name)
+        except (LabError, ValueError) as error:
+            why = str(error).removeprefix(f"softmax={name} ").removeprefix(f"softmax._target_={name} ")
+            parser.error(f"--softmax {name}: {why}")
 
 
 def default_name(options: argparse.Namespace) -> str:
@@ -101,7 +120,10 @@ def default_name(options: argparse.Namespace) -> str:
     parts = [options.device]
     if len(options.only) < len(GROUPS):
         parts += options.only
-    parts += [*(options.softmax or []), *(options.precision or [])]
+    softmaxes = options.softmax or []
+    # No disk takes a name of more than 255 bytes.
+    parts += softmaxes if len("_".join(softmaxes)) <= 100 else [f"{len(softmaxes)}_softmaxes"]
+    parts += options.precision or []
     if options.batch_size is not None:
         parts.append(f"batch{options.batch_size}")
     return "_".join([*parts, "quick"] if options.quick else parts)

@@ -13,6 +13,7 @@ from typing import Any
 
 # Groups that are measured on a GPU alone.
 ON_A_GPU = ("windows",)
+# Measured where no others are asked for.
 SOFTMAXES = ("softmax", "norm_softmax", "learnable_temperature", "adaptive_temperature")
 # Models of other libraries: a ViT-Ti/16 at 224 pixels, and a small GPT-2 on texts of 256 tokens, whose library is an
 # optional extra.
@@ -20,6 +21,7 @@ VIT, GPT2 = "ViT-Ti of timm", "GPT-2 of transformers"
 PATHS = ("fused", "explicit")
 PRECISIONS = ("float32", "bfloat16")
 MODES = ("eager", "compile")
+HEADS, HEAD_DIM = 4, 64  # the compact ViT's
 # Sequence lengths: compact ViT at patches of 14, 7 and 4 pixels (+ CLS), then image sizes beyond the papers'.
 TOKENS = (17, 65, 197, 577, 1025)
 # Sequence lengths of local attention: the compact ViT's, then longer ones, for which windows are made.
@@ -49,7 +51,7 @@ class Case:
     Attributes:
         group: one of GROUPS.
         quantity: what is timed; "" where the group says it all.
-        softmax: temperature rule; "" where there is none.
+        softmax: its name, in ``configs/softmax`` or that of a class; "" where there is none.
         path: "fused" or "explicit" attention; "" where there is none.
         precision: "float32" or "bfloat16" (autocast).
         mode: "eager" or "compile" (torch.compile).
@@ -120,19 +122,17 @@ def cases(
     batch: int | None = None,
     quick: bool = False,
     precisions: Sequence[str] = PRECISIONS,
-    softmaxes: Sequence[str] = SOFTMAXES,
+    softmaxes: Sequence[str] | None = None,
 ) -> Iterator[Case]:
     """The cases of these groups, in the order of the table; ``batch`` None takes each group's own size.
 
-    Cases of a softmax that is not in ``softmaxes`` are left out.
+    ``softmaxes`` None takes each group's own, too; of others, those that a group cannot measure are left out.
     """
     for group in groups:
         if group in ON_A_GPU and device != "cuda":
             continue
         size = size_of(group, quick) if batch is None or group in FIXED_SIZE else batch
-        for setting in _settings(group, quick, precisions):
-            if setting.get("softmax", softmaxes[0]) not in softmaxes:
-                continue
+        for setting in _settings(group, quick, precisions, softmaxes):
             yield Case(group, **setting, batch=size, device=device, threads=threads, seconds=seconds, quick=quick)
 
 
@@ -146,8 +146,10 @@ def heeding(key: str) -> list[str]:
     return [group for group in GROUPS if any(key in setting for setting in _settings(group, False, PRECISIONS))]
 
 
-def _settings(group: str, quick: bool, precisions: Sequence[str]) -> Iterator[dict[str, Any]]:
-    softmaxes = SOFTMAXES[:2] if quick else SOFTMAXES
+def _settings(
+    group: str, quick: bool, precisions: Sequence[str], asked: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    softmaxes = asked or (SOFTMAXES[:2] if quick else SOFTMAXES)
     modes = MODES[:1] if quick else MODES
     if group == "compose":
         yield from ({"quantity": quantity} for quantity in ("composition", "draws and composition"))
@@ -155,20 +157,22 @@ def _settings(group: str, quick: bool, precisions: Sequence[str]) -> Iterator[di
         for softmax, path, precision, mode in product(softmaxes, PATHS, precisions, modes):
             yield {"softmax": softmax, "path": path, "precision": precision, "mode": mode}
     elif group == "ratio":
-        for precision, mode in product(precisions, modes):
-            yield {"softmax": "norm_softmax", "path": "fused", "precision": precision, "mode": mode}
+        others = [softmax for softmax in asked or ["norm_softmax"] if softmax != "softmax"]
+        for softmax, precision, mode in product(others, precisions, modes):
+            yield {"softmax": softmax, "path": "fused", "precision": precision, "mode": mode}
     elif group == "attention":
         for tokens, softmax, path, precision in product(TOKENS[:2] if quick else TOKENS, softmaxes, PATHS, precisions):
             yield {"softmax": softmax, "path": path, "precision": precision, "tokens": tokens}
     elif group == "replace":
         there = (VIT, GPT2) if find_spec("transformers") else (VIT,)
-        yield from ({"quantity": model, "softmax": "softmax"} for model in there)
+        for model, softmax in product(there, asked or ["softmax"]):
+            yield {"quantity": model, "softmax": softmax}
     elif group == "seeds":
-        for softmax, mode in product(SOFTMAXES[:2], modes):
+        for softmax, mode in product(asked or SOFTMAXES[:2], modes):
             yield {"quantity": "steps", "softmax": softmax, "mode": mode}
-        for mode in modes:
-            yield {"quantity": "runs", "softmax": "norm_softmax", "mode": mode}
-    elif group == "diagnostics":
+        for softmax, mode in product(asked or ["norm_softmax"], modes):
+            yield {"quantity": "runs", "softmax": softmax, "mode": mode}
+    elif group == "diagnostics" and (not asked or "softmax" in asked):
         yield {"softmax": "softmax"}
     elif group in ("probes", "gather"):
         yield {}

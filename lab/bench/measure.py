@@ -19,16 +19,13 @@ from torch.utils.flop_counter import FlopCounterMode
 import lab.attention.layers
 from lab.attention.functional import attend
 from lab.attention.normalisers.local import Local
-from lab.attention.rule import TemperatureRule
-from lab.attention.rules.adaptive import AdaptiveTemperature
 from lab.attention.rules.fixed import Fixed
-from lab.attention.rules.learnable import LearnableTemperature
-from lab.attention.rules.norm import NormSoftmax
-from lab.bench.cases import Case, Row
+from lab.bench.cases import HEAD_DIM, HEADS, Case, Row
 from lab.bench.gathering import time_of_gathering
 from lab.bench.looking import cost_of_looking, time_of_probes
 from lab.bench.replacing import cost_of_replacing
 from lab.bench.runs import time_of_runs
+from lab.bench.softmaxes import check_softmax, softmax_of
 from lab.bench.timing import MIB, Step, matrix_product, memory_now, quartiles, timed_rounds, warm_up
 from lab.datasets.drawn import DrawnDigits, DrawnGarments
 from lab.datasets.loading import Batch
@@ -38,6 +35,7 @@ from lab.datasets.tasks.main import MainTask
 from lab.datasets.vision import VisionData
 from lab.models.compact_vit import CompactViT
 from lab.models.reasoner import Reasoner
+from lab.models.softmaxes import make_softmaxes
 from lab.runs.peak import forget_peak, peak_memory
 from lab.training.machine import flushed_denormals, tune_compiler
 from lab.training.module import TwoStepModule
@@ -45,14 +43,6 @@ from lab.training.onednn import use_onednn
 from lab.training.optim import OptimConfig
 from lab.training.seeds.module import OneSeed, Seed, SeedsModule
 
-RULES: dict[str, Callable[..., TemperatureRule]] = {
-    "softmax": Fixed,
-    "norm_softmax": NormSoftmax,
-    "learnable_temperature": LearnableTemperature,
-    # By default it adapts at inference only, which a training step would never see.
-    "adaptive_temperature": partial(AdaptiveTemperature, when="always"),
-}
-HEADS, HEAD_DIM = 4, 64  # the compact ViT's
 IMAGE_SIZE, CLASSES = 56, 10
 WARM_UP_ROUNDS = 2
 SEEDS = 5  # of Figure 8
@@ -63,7 +53,7 @@ def measure(case: Case) -> list[Row]:
     """The rows of a case, measured in this process.
 
     Raises:
-        ValueError: for a softmax that does not exist.
+        LabError: for a softmax that does not exist.
     """
     torch.manual_seed(0)
     torch.set_num_threads(case.threads)
@@ -80,6 +70,8 @@ def measure(case: Case) -> list[Row]:
         "gather": _gather,
         "windows": _windows,
     }
+    if case.softmax:
+        check_softmax(case.softmax)  # here, or a group would count what its first trial loads as memory of its own
     with _path(case.path), flushed_denormals():
         return groups[case.group](case)
 
@@ -145,7 +137,7 @@ def training_step(case: Case, softmax: str, model: CompactViT | None = None) -> 
 
     The batch is noise of the pictures' shape, made once: the time of composing has its own row.
     """
-    model = CompactViT(softmax=RULES[softmax]) if model is None else model
+    model = CompactViT(softmax=softmax_of(softmax)) if model is None else model
     optim = OptimConfig(lr=5e-4, weight_decay=0.05, label_smoothing=0.1)
     module = TwoStepModule(model, optim, num_classes=CLASSES).to(case.device).train()
     optimizer = optim.optimizer(optim.parameter_groups(model), samples_per_step=1)
@@ -175,16 +167,17 @@ def _attention(case: Case) -> list[Row]:
     # The type that a layer under autocast gives to attention.
     dtype = torch.bfloat16 if case.precision == "bfloat16" else torch.float32
     q_BHND, k_BHND, v_BHND = (torch.randn(shape, device=case.device, dtype=dtype, requires_grad=True) for _ in range(3))
-    rule = RULES[case.softmax](heads=HEADS, head_dim=HEAD_DIM).to(case.device).train()
-    inputs = [q_BHND, k_BHND, v_BHND, *(p for p in rule.parameters() if p.requires_grad)]
+    rule, normaliser = next(make_softmaxes(softmax_of(case.softmax), HEADS, HEAD_DIM, trained_length=case.tokens))
+    parts = torch.nn.ModuleList([rule, normaliser]).to(case.device).train()
+    inputs = [q_BHND, k_BHND, v_BHND, *(p for p in parts.parameters() if p.requires_grad)]
     ahead_BHND = torch.randn(shape, device=case.device, dtype=dtype)
     result: list[Tensor] = []
 
     def forward() -> None:
-        result[:] = [lab.attention.layers.attend(q_BHND, k_BHND, v_BHND, rule)]
+        result[:] = [lab.attention.layers.attend(q_BHND, k_BHND, v_BHND, rule, None, normaliser)]
 
     def backward() -> None:
-        torch.autograd.grad(result, inputs, [ahead_BHND])
+        torch.autograd.grad(result, inputs, [ahead_BHND], allow_unused=True)
 
     times, memory = _run(case, [forward, backward], before, minimum=5)
     rows = zip(("forward", "backward"), times, strict=True)
@@ -247,7 +240,7 @@ def _seed_runs(case: Case, before: int) -> list[Row]:
 
 def _diagnostics(case: Case) -> list[Row]:
     before = memory_now(case.device)
-    model = CompactViT(softmax=RULES[case.softmax])
+    model = CompactViT(softmax=softmax_of(case.softmax))
     (times,), _ = _run(case, [training_step(case, case.softmax, model)], before, minimum=5)
     return _rows(case, before, partial(cost_of_looking, case, times, model), "x", "x", "x")
 
@@ -265,14 +258,14 @@ def reasoning_step(case: Case, seeds: int) -> Step:
 
     Metrics are computed every tenth step, as often as ``experiment=reasoning`` validates.
     """
-    rule = partial(NormSoftmax, statistic="std") if case.softmax == "norm_softmax" else RULES[case.softmax]
+    softmax = softmax_of(case.softmax, "experiment=reasoning")
     optim = OptimConfig(lr=5e-3, weight_decay=1.0, decay_matrices_only=False, options={"betas": (0.9, 0.98)})
     own: list[Seed] = []
     batch: dict[int, Any] = {}
     for number in range(seeds):
         torch.manual_seed(number)
         data = ReasoningData(seed=number)
-        module = OneSeed(Reasoner(layer_norm=True, softmax=rule), optim, num_classes=11).to(case.device).train()
+        module = OneSeed(Reasoner(layer_norm=True, softmax=softmax), optim, num_classes=11).to(case.device).train()
         own.append(Seed(number, module, data))
         batch[number] = move_data_to_device(data.batch("train"), case.device)
     epochs: Any = _Epochs()

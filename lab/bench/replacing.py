@@ -1,4 +1,4 @@
-"""Cost of a softmax of the lab in models of other libraries: a fixed tau compared with their own attention."""
+"""Cost of a softmax of the lab in models of other libraries, compared with their own attention."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import timm
 import torch
 from torch import nn
 
-from lab.attention.rules.fixed import Fixed
 from lab.bench.cases import VIT, Case
+from lab.bench.softmaxes import softmax_of
 from lab.bench.timing import Step, timed_rounds, warm_up
 from lab.models.replace import replace_softmax
 
@@ -20,13 +20,13 @@ _TOKENS, _WORDS = 256, 1000
 
 
 def cost_of_replacing(case: Case) -> list[float]:
-    """Time of a step (forward, backward) with a fixed tau over that with the model's own attention, per round.
+    """Time of a step (forward, backward) under the case's softmax over that with the model's own attention, per round.
 
     It is CPU time of this process, so that other work on the machine adds nothing; on a GPU, wall-clock time. A round
     runs both steps, and each of them comes first in every second round.
     """
     own, x = _made(case)
-    steps = [_step(model, x) for model in (own, replace_softmax(copy.deepcopy(own), Fixed))]
+    steps = [_step(model, x) for model in (own, replace_softmax(copy.deepcopy(own), softmax_of(case.softmax)))]
     warm_up(steps, 2, case.device)
     clock = time.process_time if case.device == "cpu" else time.perf_counter
     minimum = 3 if case.quick else 21

@@ -11,6 +11,7 @@ import lightning as L
 from omegaconf import DictConfig, OmegaConf
 
 from lab.bench.cases import Case
+from lab.bench.softmaxes import composed_of
 from lab.config.compose import compose_config
 from lab.runs.spec import RunSpec
 from lab.training.fit import train
@@ -43,7 +44,8 @@ def time_of_runs(case: Case, seeds: int) -> tuple[list[float], list[float]]:
 
 
 def _seconds_an_epoch(case: Case, seeds: int | None, epochs: int, folder: Path) -> float:
-    overrides = ["experiment=reasoning", f"softmax={case.softmax}", "logger=csv_only", "~callbacks.progress"]
+    softmax, *options = composed_of(case.softmax)
+    overrides = ["experiment=reasoning", f"softmax={softmax}", *options, "logger=csv_only", "~callbacks.progress"]
     # In the precision of the steps that the other cases of this group time.
     overrides += ["trainer=gpu", "trainer.precision=32-true"] if case.device == "cuda" else []
     changes = {
@@ -57,6 +59,6 @@ def _seconds_an_epoch(case: Case, seeds: int | None, epochs: int, folder: Path) 
     config = OmegaConf.merge(OmegaConf.to_container(compose_config(overrides)), changes)
     assert isinstance(config, DictConfig)
     EpochClock.began.clear()
-    train(RunSpec.of(config, overrides, {"experiment": "reasoning", "softmax": case.softmax}))
+    train(RunSpec.of(config, overrides, {"experiment": "reasoning", "softmax": softmax}))
     first, last = WARM_UP_EPOCHS, WARM_UP_EPOCHS + epochs
     return (EpochClock.began[last] - EpochClock.began[first]) / epochs

@@ -330,6 +330,8 @@ _BENCH = """
 --foo | --foo
 --only foo | --only
 --only | --only
+--softmax foo | --softmax foo
+--softmax foo.Bar | --softmax foo.Bar
 --precision foo | --precision
 --batch-size 0 | --batch-size
 --batch-size 1000000000 | --batch-size

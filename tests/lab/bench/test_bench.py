@@ -22,12 +22,14 @@ from lab.bench import measure as measurements
 from lab.bench import worker
 from lab.bench.arguments import choose_precisions, default_name, parse
 from lab.bench.cases import SOFTMAXES, TOKENS, Case, Row, cases
-from lab.bench.measure import RULES, measure
-from lab.bench.report import SUFFIXES, number, save, set_aside, table_of, targets
+from lab.bench.measure import measure
+from lab.bench.report import NOTES, SUFFIXES, number, other_work, save, set_aside, table_of, targets
 from lab.bench.timing import Step, quartiles, timed_rounds
+from lab.config.compose import CONFIGS
 from lab.models.compact_vit import CompactViT
 from lab.runs.provenance import provenance
 
+NAMES = sorted(path.stem for path in (CONFIGS / "softmax").glob("*.yaml"))
 TINY = Case("attention", softmax="softmax", path="fused", tokens=5, batch=2, seconds=0.0, quick=True)
 
 
@@ -55,7 +57,9 @@ def test_command_prints_and_saves_the_table(
     status = bench.main([*arguments, "--seconds-per-measurement", "0", "--out", str(tmp_path / "new" / "a.json")])
     printed = capsys.readouterr().out
     assert status == 0
-    assert "composition" in printed and "samples/s" in printed and "Target" in printed
+    assert "composition" in printed and "samples/s" in printed and "device cpu, 1 thread\n" in printed
+    assert "┃ rounds ┃" in printed and NOTES[:60] in printed
+    assert printed.count("Target ") == 1 and "Target cannot tell: composed samples/s" in printed
     saved = json.loads((tmp_path / "new" / "a.json").read_text())
     assert [row["quantity"] for row in saved["rows"]] == ["composition", "draws and composition"]
     assert all(is_number(Row(**row)) for row in saved["rows"])
@@ -148,7 +152,12 @@ def test_a_case_that_takes_too_long_removes_what_it_wrote(tmp_path: Path) -> Non
         ("--only gather --precision bfloat16", "--precision changes nothing in gather"),
         ("--only compose --softmax softmax", "--softmax changes nothing in compose"),
         ("--only ratio --softmax softmax", "nothing to measure: ratio has no measurement of softmax"),
-        ("--quick --only train --softmax adaptive_temperature", "nothing to measure: train with --quick has no"),
+        ("--quick --only diagnostics --softmax norm_softmax", "nothing to measure: diagnostics with --quick has no"),
+        ("--only train --softmax hardmax", "--softmax hardmax: does not exist; did you mean 'hard'?"),
+        (
+            "--only train --softmax no_rules.Mine",
+            "--softmax no_rules.Mine: cannot be imported: there is no module no_rules",
+        ),
         ("--seconds-per-measurement 1e9", "--seconds-per-measurement must be from 0 to 3600"),
         ("--out .", "--out . is a folder"),
         ("--out /proc/x", "--out: /proc cannot be written"),
@@ -172,7 +181,7 @@ def test_a_glance_judges_no_target(tmp_path: Path) -> None:
 def test_a_failing_case_is_a_row_with_its_error(one_thread: None, quick_processes: None) -> None:
     (row,) = worker.measure_apart(replace(TINY, softmax="hardmax"))
     assert row.median is None
-    assert row.error == "KeyError: 'hardmax'"
+    assert row.error.startswith("lab.console.LabError: softmax=hardmax does not exist; did you mean 'hard'?")
     _, _, (cells,) = table_of([row])
     assert any("hardmax" in cell for cell in cells)
 
@@ -185,6 +194,69 @@ def test_attention_of_every_rule_and_path(softmax: str, path: str, one_thread: N
     assert all(is_number(row) and (row.softmax, row.path) == (softmax, path) for row in rows)
 
 
+def test_attention_of_every_softmax_there_is(one_thread: None) -> None:
+    assert len(NAMES) > 15
+    for name in NAMES:
+        assert all(is_number(row) for row in measure(replace(TINY, softmax=name))), name
+
+
+def test_softmaxes_of_ones_own_are_measured(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    small_model: None,
+    in_this_process: None,
+) -> None:
+    """A rule without tau, and a normaliser."""
+    (tmp_path / "timed_rules.py").write_text(
+        "from lab.attention.normalisers.sigmoid import Sigmoid\n"
+        "from lab.attention.rule import TemperatureRule\n\n\n"
+        "class Mine(TemperatureRule):\n"
+        "    def __init__(self, heads, head_dim):\n"
+        "        super().__init__(heads, head_dim)\n\n"
+        "    def inverse_temperature(self, q_BHND, k_BHMD, mask=None):\n"
+        "        return 1 / self.tau\n\n\n"
+        "class Squashed(Sigmoid):\n"
+        "    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+    names = ["timed_rules.Mine", "timed_rules.Squashed"]
+    arguments = ["--quick", "--only", "ratio", "--batch-size", "2", "--threads", "1", "--device", "cpu", "--softmax"]
+    assert bench.main([*arguments, *names, "--seconds-per-measurement", "0", "--out", "a"]) == 0
+    rows = [Row(**row) for row in json.loads(Path("a.json").read_text())["rows"]]
+    assert [row.softmax for row in rows] == names and all(is_number(row) for row in rows)
+    printed, kept = capsys.readouterr().out, Path("a.md").read_text()
+    assert printed.startswith("Other work takes the cores (load average 1000.0, 1 thread, ")
+    for text in (printed, kept):
+        assert "Other work" in text and "device cpu, 1 thread\n" in text and NOTES[:60] in text and "rounds" in text
+        assert text.count("Target ") == 1 and "Target cannot tell: NormSoftmax step / softmax step" in text
+
+
+@pytest.mark.parametrize(
+    ("load", "threads", "device", "told"),
+    [(6.3, 2, "cpu", True), (0.3, 2, "cpu", False), (1.4, 1, "cpu", False), (6.3, 2, "cuda", False)],
+)
+def test_other_work_is_told_where_it_takes_a_core(load: float, threads: int, device: str, told: bool) -> None:
+    facts = {"load": load, "threads": threads, "device": device, "machine": {"cores": 2}}
+    assert bool(other_work(facts)) is told
+
+
+def test_softmaxes_that_are_asked_for_take_the_place_of_a_groups_own() -> None:
+    def measured(group: str, *asked: str, quick: bool = False) -> list[str]:
+        found = cases([group], "cpu", 1, 0.0, quick=quick, softmaxes=asked or None)
+        return list(dict.fromkeys(case.softmax for case in found))
+
+    mine = "my_rules.Mine"
+    assert measured("train") == measured("attention") == list(SOFTMAXES)
+    assert measured("train", quick=True) == measured("seeds") == ["softmax", "norm_softmax"]
+    assert measured("ratio") == ["norm_softmax"] and measured("ratio", "softmax", mine) == [mine]
+    assert measured("replace") == ["softmax"] and measured("diagnostics", mine) == []
+    for group in ("train", "attention", "seeds", "replace"):
+        assert measured(group, mine, "sigmoid", quick=True) == [mine, "sigmoid"]
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_attention_is_given_numbers_of_the_precision_it_names(
     precision: str, monkeypatch: pytest.MonkeyPatch, one_thread: None
@@ -192,9 +264,9 @@ def test_attention_is_given_numbers_of_the_precision_it_names(
     given = set()
     fused = lab.attention.layers.attend
 
-    def noted(q, k, v, rule):
+    def noted(q, k, v, *softmax):
         given.update(t.dtype for t in (q, k, v))
-        return fused(q, k, v, rule)
+        return fused(q, k, v, *softmax)
 
     monkeypatch.setattr(lab.attention.layers, "attend", noted)
     assert all(is_number(row) for row in measure(replace(TINY, precision=precision)))
@@ -259,7 +331,7 @@ def test_the_table_covers_what_was_asked_for() -> None:
     attended = {(c.tokens, c.precision) for c in everything if c.group == "attention"}
     assert attended == {(tokens, precision) for tokens in TOKENS for precision in ("float32", "bfloat16")}
     assert {c.batch for c in everything if c.group in ("train", "ratio")} == {64}
-    assert set(SOFTMAXES) == set(RULES)
+    assert set(SOFTMAXES) <= set(NAMES)
     assert {c.batch for c in cases(["train", "compose"], "cpu", 2, 1.0, batch=3)} == {3}
 
 
@@ -288,6 +360,12 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
     def train(median: float, batch: int = 64) -> Row:
         return row("train", median, "training", batch)
 
+    def ratio(median: float, softmax: str = "norm_softmax") -> Row:
+        return row("ratio", median, softmax=softmax)
+
+    def replaced(median: float, softmax: str = "softmax") -> Row:
+        return row("replace", median, batch=8, softmax=softmax)
+
     def share(median: float, precision: str) -> Row:
         return row("train", median, "its linear layers over the machine's matrix product", precision=precision)
 
@@ -297,16 +375,19 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
     assert reached([]) == [None] * 17
     together = row("seeds", 1.2, "5 steps together / one", 4392, "norm_softmax", "compile")
     assert reached([together])[8] is None and reached([together], "cuda")[8] is True
-    rows = [row("compose", 60_000, "composition"), train(54), train(56), row("ratio", 1.0)]
+    rows = [row("compose", 60_000, "composition"), train(54), train(56), ratio(1.0)]
     assert reached(rows)[:8] == [True, True, None, None, True, None, None, None]
     shares = [share(76, "float32"), share(70, "float32"), share(59, "bfloat16")]
     assert reached(shares)[:4] == [None, None, True, False]
     # The ratio has to hold in every setting, and only batch 64 counts.
-    rows = [row("compose", 60_000, "draws and composition"), train(90, batch=8), row("ratio", 1.2)]
-    assert reached([*rows, row("ratio", 1.0)])[:8] == [None, None, None, None, False, None, None, None]
+    rows = [row("compose", 60_000, "draws and composition"), train(90, batch=8), ratio(1.2)]
+    assert reached([*rows, ratio(1.0)])[:8] == [None, None, None, None, False, None, None, None]
     # Of models of other libraries the worst counts.
-    ratios = [row("replace", value, batch=8) for value in (1.01, 1.02)]
-    assert reached(ratios)[9] is True and reached([*ratios, row("replace", 1.04, batch=8)])[9] is False
+    ratios = [replaced(1.01), replaced(1.02)]
+    assert reached(ratios)[9] is True and reached([*ratios, replaced(1.04)])[9] is False
+    # Softmaxes that somebody asked for count in no target.
+    mine = "my_rules.Mine"
+    assert reached([row("train", 60, "training", softmax=mine), ratio(1.0, mine), replaced(1.0, mine)]) == [None] * 17
     # Of the seeds the best mode counts, under NormSoftmax.
     quantities = ("step of one seed", "step of 5 seeds together", "a run of 5 seeds / 5 runs")
     slow, fast, other = [
@@ -345,9 +426,20 @@ def test_names_never_let_a_glance_overwrite_a_table() -> None:
             ["--only", "train", "--quick"],
             ["--only", "train", "--precision", "bfloat16"],
             ["--batch-size", "8"],
+            ["--only", "attention", "--softmax", "local", "local", "hard"],
         )
     }
-    assert names == {"cpu", "cpu_quick", "cpu_train", "cpu_train_quick", "cpu_train_bfloat16", "cpu_batch8"}
+    assert names == {
+        "cpu",
+        "cpu_quick",
+        "cpu_train",
+        "cpu_train_quick",
+        "cpu_train_bfloat16",
+        "cpu_batch8",
+        "cpu_attention_local_hard",
+    }
+    many = default_name(parse(["--softmax", *NAMES, "--device", "cpu", "--out", "x"]))
+    assert many == f"cpu_{len(NAMES)}_softmaxes"
 
 
 @pytest.mark.parametrize(
