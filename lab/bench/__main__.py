@@ -23,6 +23,7 @@ from lab.bench.worker import measure_apart
 from lab.console import import_from_here, tables
 from lab.runs import provenance
 from lab.signals import handling
+from lab.terminal import outlive_readers
 
 
 def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
@@ -44,6 +45,7 @@ def run(plan: Sequence[Case], console: Console) -> tuple[list[Row], bool]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns 1 if a case gave no number or the benchmark was interrupted, else 0."""
+    outlive_readers()  # what was measured is saved though Ctrl-C of `| tee` has ended tee, too
     import_from_here()
     options = parse(arguments, __doc__)
     console = tables()
