@@ -179,7 +179,8 @@ MOST_THREADS = 1024
 def tell(text: str, by_all: bool = False) -> None:
     """Prints a line, or several, on stderr; of the processes of one run only rank 0 does, unless it is ``by_all``.
 
-    It is no error if nobody reads them any more: of ``2>&1 | tee log``, Ctrl-C ends ``tee`` while a run still saves.
+    It is no error if nobody reads them any more: a terminal may go, and of ``2>&1 | tee log``, Ctrl-C ends ``tee``
+    while a run still saves.
     """
     # Without Lightning there is one process; loading it just to print a line would take seconds.
     ranks = sys.modules.get("lightning.pytorch.utilities.rank_zero")
@@ -187,8 +188,11 @@ def tell(text: str, by_all: bool = False) -> None:
     if by_all and rank:
         text = f"process {rank}: {text}"
     if by_all or not rank:
-        with suppress(BrokenPipeError):
+        try:
             print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
 
 
 class _Patience(threading.Timer):
@@ -250,8 +254,9 @@ def _ended() -> NoReturn:
 def refusals() -> Iterator[None]:
     """Wraps a command: a LabError ends the program with the error's sentence and exit status 1, Ctrl-C with 130.
 
-    If the reader of the command's output has gone (``| head``), the program ends silently with 141, as in shells. With
-    ``HYDRA_FULL_ERROR=1`` a LabError is left to Python, which shows the whole chain of its causes. Output that was
+    If the reader of the command's output has gone (``| head``), the program ends silently with 141, as in shells,
+    unless it outlives its readers (:func:`lab.terminal.outlive_readers`). With ``HYDRA_FULL_ERROR=1`` a LabError is
+    left to Python, which shows the whole chain of its causes. Output that was
     closed (``>&-``) goes nowhere.
     """
     for descriptor, name in enumerate(("stdout", "stderr"), start=1):

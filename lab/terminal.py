@@ -1,4 +1,7 @@
-"""The end of a process's terminal, or of what else reads its output: it saves, and prints nowhere from then on."""
+"""Readers of a process's output that go, such as its terminal.
+
+The process ends as by SIGTERM if it hears of it (SIGHUP), else it goes on; what it prints goes nowhere.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,6 @@ def outlive_readers() -> None:
         if os.getpid() == own:  # not a process that loads data, forked from this one, which is to live until it saves
             # A shell sends it once more, and Python takes its handlers back before it has ended.
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            for descriptor in _OUTPUT.values():
-                if stat.S_ISCHR(_mode(descriptor)):
-                    _leave(descriptor)
             signal.raise_signal(signal.SIGTERM)
 
     if hears(signal.SIGHUP) and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
@@ -42,7 +42,8 @@ def outlive_readers() -> None:
         if stream is not None and stream is getattr(sys, f"__{name}__") and _is_read(_mode(descriptor)):
             stream.flush()
             output = io.BufferedWriter(_Output(descriptor, "w", closefd=False))
-            setattr(sys, name, io.TextIOWrapper(output, stream.encoding, stream.errors, line_buffering=True))
+            options = {"line_buffering": True, "write_through": stream.write_through}
+            setattr(sys, name, io.TextIOWrapper(output, stream.encoding, stream.errors, **options))
 
 
 def say_at_once(text: str) -> None:

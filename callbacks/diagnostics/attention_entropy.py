@@ -22,8 +22,8 @@ _LABEL = "entropy / log n, mean over queries"
 class AttentionEntropy(Diagnostic):
     """Entropy of the attention weights per layer and head, in nats and as a share of log n.
 
-    Table: layer, head, entropy, share (means over queries), answer_entropy, answer_share (of the query that the answer
-    is read at alone: in the last layer, no other reaches the answer). A share of 1 is uniform attention, which over
+    Table: layer, head, entropy, share (means over queries), answer_entropy, answer_share (of the query of the
+    model's ``answer_token`` alone). A share of 1 is uniform attention, which over
     many keys starves W_Q and W_K of gradient. n is the number of keys that a query may see. Queries that see a single
     key have no choice, and no share; those that see none are left out.
 

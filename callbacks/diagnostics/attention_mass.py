@@ -21,14 +21,14 @@ _LABEL = "share of attention, mean over queries"
 class AttentionMass(Diagnostic):
     """Share of attention on regions of the scene, per layer and head.
 
-    Table: layer, head, region, mass (the mean over queries), answer_mass (of the query that the answer is read at
-    alone: in the last layer, no other reaches the answer), tokens. Regions come from the scene's latents
-    (``indicator``, ``target``; ``largest`` in max retrieval), so that they follow tiles that move; ``answer`` is the
-    token that the answer is read at (CLS), ``sink`` whichever token gets most in that scene and head (of all queries,
-    or of that one). Where every query sees all n tokens, compare a mass with tokens / n, its share under uniform
-    attention; under a causal mask first tokens get more. Where weights add up to at most one, ``nothing`` is the rest
-    (null mass), which goes to no token; where they may have any sum, masses are those of |w| / sum |w|. If the data
-    does not say where parts of a scene are, only ``answer`` and ``sink`` are shown, and a note says so once.
+    Table: layer, head, region, mass (the mean over queries), answer_mass (of the query of the model's ``answer_token``
+    alone), tokens. Regions come from the scene's latents (``indicator``, ``target``; ``largest`` in max retrieval), so
+    that they follow tiles that move; ``answer`` is the token that the answer is read at (CLS), ``sink`` whichever token
+    gets most in that scene and head (of all queries, or of that one). Where every query sees all n tokens, compare a
+    mass with tokens / n, its share under uniform attention; under a causal mask first tokens get more. Where weights
+    add up to at most one, ``nothing`` is the rest (null mass), which goes to no token; where they may have any sum,
+    masses are those of |w| / sum |w|. If the data does not say where parts of a scene are, only ``answer`` and ``sink``
+    are shown, and a note says so once.
 
     Source: Eureka-moments in Transformers, Figure 3 and section 5.1; attention sinks: Xiao et al. 2023.
     """
@@ -41,7 +41,7 @@ class AttentionMass(Diagnostic):
                 "the data does not say where the parts of its scenes stand (its regions are empty), so only the "
                 "answer's token and the sink are shown"
             )
-        # By region and layer, since layers of cross-attention have no answer token.
+        # By region and layer, since no key of cross-attention is the answer token.
         masses: dict[str, dict[int, Tensor]] = {}
         for index, (normaliser, weights) in enumerate(zip(chunk.normalisers, chunk.shares, strict=True)):
             got_BHM = received(weights)

@@ -110,7 +110,7 @@ def _check_softmaxes(names: Sequence[str], parser: Parser) -> None:
     for name in names:
         try:
             check_softmax(name)
-        except (LabError, ValueError) as error:
+        except (LabError, ValueError, OSError) as error:
             why = str(error).removeprefix(f"softmax={name} ").removeprefix(f"softmax._target_={name} ")
             parser.error(f"--softmax {name}: {why}")
 

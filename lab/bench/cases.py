@@ -172,8 +172,8 @@ def _settings(
             yield {"quantity": "steps", "softmax": softmax, "mode": mode}
         for softmax, mode in product(asked or ["norm_softmax"], modes):
             yield {"quantity": "runs", "softmax": softmax, "mode": mode}
-    elif group == "diagnostics" and (not asked or "softmax" in asked):
-        yield {"softmax": "softmax"}
+    elif group == "diagnostics":
+        yield from ({"softmax": softmax} for softmax in asked or ["softmax"])
     elif group in ("probes", "gather"):
         yield {}
     elif group == "windows":

@@ -177,6 +177,7 @@ def _attention(case: Case) -> list[Row]:
         result[:] = [lab.attention.layers.attend(q_BHND, k_BHND, v_BHND, rule, None, normaliser)]
 
     def backward() -> None:
+        # A class of the user's own may have a parameter that it does not read.
         torch.autograd.grad(result, inputs, [ahead_BHND], allow_unused=True)
 
     times, memory = _run(case, [forward, backward], before, minimum=5)

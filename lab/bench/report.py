@@ -41,7 +41,9 @@ NOTES = (
 )
 
 # Softmaxes that the targets of a group are about, where it is not all that are measured by default.
-TARGETED = {"ratio": ("norm_softmax",), "replace": ("softmax",), "seeds": ("norm_softmax",)}
+TARGETED = {
+    "ratio": ("norm_softmax",), "replace": ("softmax",), "seeds": ("norm_softmax",), "diagnostics": ("softmax",)
+}  # fmt: skip
 # Part of a core that other work may take before the table says so.
 LITTLE = 0.5
 # Endings of the files of one table.

@@ -74,11 +74,10 @@ def check_value(adapter: TypeAdapter[Any] | None, value: Any, path: str) -> None
     except TypeError:
         return  # an object, made in Python
     except ValidationError as error:
-        if any(one["type"] == "json_invalid" for one in error.errors()):
-            # Python's text for bytes of a file's name that are none: "\udcff".
+        if isinstance(value, str) and re.search("[\ud800-\udfff]", value):  # as Python reads bytes that are no text
             raise LabError(
-                f"{path}={value!r} is no text in UTF-8: give a folder another name, or set LC_ALL=C.UTF-8 if it has "
-                "letters that are not ASCII"
+                f"{path}={value!r} is no text in UTF-8: give it another name, or set LC_ALL=C.UTF-8 if it has letters "
+                "that are not ASCII"
             ) from cause_of(error)
         found = [(one, *_place(value, path, one["loc"])) for one in error.errors(include_url=False)]
         # Of a union, report the types that match furthest into the value.

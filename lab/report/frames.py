@@ -35,7 +35,7 @@ def load_runs(*folders: str | Path) -> tuple[pd.DataFrame, pd.DataFrame]:
       of the change point of the metric that was watched, likewise;
     - accuracy: of the validation set at the end, in [0, 1];
     - watched: the metric of the Eureka-moment, ``val/accuracy`` for most tasks; watched_value: its value at the end;
-      threshold: what it has to pass; prior_accuracy: what the prior p(z) alone reaches in it, ``<NA>`` if unknown;
+      threshold: what it has to pass; prior_accuracy: the accuracy that the prior p(z) alone reaches, NaN if unknown;
     - folder: absolute path, the key of both tables;
     - one column for each option that any of these runs was given on the command line, such as ``softmax.tau``. A run
       that was not given it has the value of its config, or NaN where its config has no such option, or the option

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import time
@@ -120,10 +121,13 @@ def test_after_a_run_that_ends_as_it_is_told_to_go_no_other_begins(typed, told, 
     assert {summary_of(run)["status"] for run in runs_in(tmp_path)} == {"finished"}
 
 
-def test_a_run_saves_though_nobody_reads_what_it_says(told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in ``python -m lab.train ... 2>&1 | tee log``, where Ctrl-C ends ``tee`` at once."""
+@pytest.mark.parametrize("reader", [os.pipe, pty.openpty], ids=["tee", "terminal"])
+def test_a_run_saves_though_nobody_reads_what_it_says(
+    reader, told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a script that calls ``lab.run`` and writes to ``tee``, which Ctrl-C ends at once."""
     told(signal.SIGINT, 5)
-    ours, theirs = os.pipe()
+    ours, theirs = reader()
     os.close(ours)
     before = os.dup(2)
     # Broken for Python's lines and for those of signals' handlers.

@@ -152,7 +152,7 @@ def test_a_case_that_takes_too_long_removes_what_it_wrote(tmp_path: Path) -> Non
         ("--only gather --precision bfloat16", "--precision changes nothing in gather"),
         ("--only compose --softmax softmax", "--softmax changes nothing in compose"),
         ("--only ratio --softmax softmax", "nothing to measure: ratio has no measurement of softmax"),
-        ("--quick --only diagnostics --softmax norm_softmax", "nothing to measure: diagnostics with --quick has no"),
+        ("--quick --only ratio --softmax softmax", "nothing to measure: ratio with --quick has no"),
         ("--only train --softmax hardmax", "--softmax hardmax: does not exist; did you mean 'hard'?"),
         (
             "--only train --softmax no_rules.Mine",
@@ -252,8 +252,8 @@ def test_softmaxes_that_are_asked_for_take_the_place_of_a_groups_own() -> None:
     assert measured("train") == measured("attention") == list(SOFTMAXES)
     assert measured("train", quick=True) == measured("seeds") == ["softmax", "norm_softmax"]
     assert measured("ratio") == ["norm_softmax"] and measured("ratio", "softmax", mine) == [mine]
-    assert measured("replace") == ["softmax"] and measured("diagnostics", mine) == []
-    for group in ("train", "attention", "seeds", "replace"):
+    assert measured("replace") == ["softmax"]
+    for group in ("train", "attention", "seeds", "replace", "diagnostics"):
         assert measured(group, mine, "sigmoid", quick=True) == [mine, "sigmoid"]
 
 
@@ -400,8 +400,8 @@ def test_targets_are_judged_by_the_rows_there_are() -> None:
     ]
     assert reached([*slow, *fast, *other])[:8] == [None, None, None, None, None, True, False, True]
     looking = [
-        row("diagnostics", 0.04, "all diagnostics / training"),
-        row("diagnostics", 0.02, "none due / training"),
+        row("diagnostics", 0.04, "all diagnostics / training", softmax="softmax"),
+        row("diagnostics", 0.02, "none due / training", softmax="softmax"),
         row("probes", 100.0, "224 representations, 20,000 scenes", 20_000),
         row("probes", 700.0, "whole representation of 28 heads, 4,000 scenes", 20_000),
         row("probes", 12.0, "SGD one by one / batched", 1000),

@@ -251,7 +251,7 @@ def test_configs_of_ones_own_are_found_by_the_search_path(conf: Path) -> None:
         ("softmax.tau=abc", "softmax.tau='abc' is wrong"),
         ("data.batch_size=half", "data.batch_size='half' is wrong"),
         # As a folder whose name is no text in UTF-8 reaches Python.
-        ("paths.data='a\udcff'", r"paths.data='a\udcff' is no text in UTF-8: give a folder another name"),
+        ("paths.data='a\udcff'", r"paths.data='a\udcff' is no text in UTF-8: give it another name"),
         ("optim.lr=[1]", "optim.lr"),
         ("data.batch_size=${no.size}", "interpolation key 'no.size' not found; give it one with data.batch_size="),
         ("+softmax.width=3", "softmax.width is not an option of"),
