@@ -22,10 +22,10 @@ _LABEL = "entropy / log n, mean over queries"
 class AttentionEntropy(Diagnostic):
     """Entropy of the attention weights per layer and head, in nats and as a share of log n.
 
-    Table: layer, head, entropy, share (means over queries), answer_entropy, answer_share (of the query of the
-    model's ``answer_token`` alone). A share of 1 is uniform attention, which over
-    many keys starves W_Q and W_K of gradient. n is the number of keys that a query may see. Queries that see a single
-    key have no choice, and no share; those that see none are left out.
+    Table: layer, head, entropy, share (means over queries), answer_entropy, answer_share (of the query of the model's
+    ``answer_token`` alone). A share of 1 is uniform attention, which over many keys starves W_Q and W_K of gradient. n
+    is the number of keys that a query may see. Queries that see a single key have no choice, and no share; those that
+    see none are left out.
 
     Where weights need not add up to one, a column ``sum`` has their sum, as the mean over rows. If they add up to at
     most one (a sink), the weight that goes to no key counts as one more item, in the entropy and in n. If they may have
