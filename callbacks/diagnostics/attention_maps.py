@@ -92,11 +92,13 @@ class AttentionMaps(Diagnostic):
             if all(own == names[0] for own in names):
                 mean_LHNM = torch.stack([own["mean"] for own in seen]).sum(0) / got.shape[1]
                 found.figures["heads"] = partial(
-                    _matrices, mean_LHNM, names[0], f"attention weight, mean over {counted(got.shape[1], 'input')}"
+                    _matrices, mean_LHNM, names[0], f"attention weight,\nmean over {counted(got.shape[1], 'input')}"
                 )
             else:
                 # Texts have different words, so a mean over texts has no labels: the first text is shown.
-                found.figures["heads"] = partial(_matrices, seen[0]["first"], names[0], "attention weight, first input")
+                found.figures["heads"] = partial(
+                    _matrices, seen[0]["first"], names[0], "attention weight,\nfirst input"
+                )
             return found
         assert answer is not None and rolled is not None
         scenes = np.concatenate([own["scenes"] for own in seen])
