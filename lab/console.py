@@ -174,6 +174,8 @@ _COMMANDS = {f"eureka-{name}" for name in ("train", "inspect", "report", "status
 
 # More threads than this crash OpenMP.
 MOST_THREADS = 1024
+# Errors of writing where nobody reads: a pipe whose reader has gone, a terminal that has.
+UNREAD = (errno.EPIPE, errno.EIO)
 
 
 def tell(text: str, by_all: bool = False) -> None:
@@ -191,7 +193,7 @@ def tell(text: str, by_all: bool = False) -> None:
         try:
             print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
+            if error.errno not in UNREAD:
                 raise
 
 
@@ -296,17 +298,22 @@ def _nowhere(descriptor: int) -> TextIO:
     with suppress(OSError):
         os.fstat(descriptor)
         return open(os.devnull, "w")
+    send_nowhere(descriptor)
+    return open(descriptor, "w", closefd=False)
+
+
+def send_nowhere(descriptor: int) -> None:
+    """Lets what this process, and those that it starts, write to a descriptor go nowhere from now on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
-    os.set_inheritable(descriptor, True)
+    os.set_inheritable(descriptor, True)  # dup2 does not, where a closed descriptor is the one that was opened
     if nowhere != descriptor:
         os.close(nowhere)
-    return open(descriptor, "w", closefd=False)
 
 
 def _write_no_more() -> None:
     """Lets what is left of stdout go nowhere: Python flushes it once more as it exits, which must not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    send_nowhere(sys.stdout.fileno())
 
 
 def _output_fails_by(number: int | None) -> bool:

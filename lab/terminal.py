@@ -5,7 +5,6 @@ The process ends as by SIGTERM if it hears of it (SIGHUP), else it goes on; what
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import signal
@@ -14,6 +13,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from lab.console import UNREAD, send_nowhere
 from lab.signals import hears
 
 _OUTPUT = {"stdout": 1, "stderr": 2}
@@ -39,7 +39,7 @@ def outlive_readers() -> None:
     for name, descriptor in _OUTPUT.items():
         stream = getattr(sys, name)
         # Only Python's own: another one is somebody's, such as a notebook's.
-        if stream is not None and stream is getattr(sys, f"__{name}__") and _is_read(_mode(descriptor)):
+        if stream is not None and stream is getattr(sys, f"__{name}__") and _is_read(descriptor):
             stream.flush()
             output = io.BufferedWriter(_Output(descriptor, "w", closefd=False))
             options = {"line_buffering": True, "write_through": stream.write_through}
@@ -47,8 +47,10 @@ def outlive_readers() -> None:
 
 
 def say_at_once(text: str) -> None:
-    """Writes a line on stderr from a signal's handler: not through Python's buffers, since the signal may have
-    interrupted a write to them, and with no error where nobody reads it."""
+    """Writes a line on stderr from a signal's handler; it is no error if nobody reads it.
+
+    Not through Python's buffers, since the signal may have interrupted a write to them.
+    """
     with suppress(OSError):
         os.write(_OUTPUT["stderr"], f"\n{text}\n".encode())
 
@@ -61,26 +63,16 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in (errno.EIO, errno.EPIPE) or not _is_read(_mode(self.fileno())):
+            if error.errno not in UNREAD or not _is_read(self.fileno()):
                 raise
-            _leave(self.fileno())
+            send_nowhere(self.fileno())
             return super().write(data)
 
 
-def _leave(descriptor: int) -> None:
-    """Sends nowhere what is written to a descriptor from now on."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, descriptor)
-    os.close(nowhere)
-
-
-def _mode(descriptor: int) -> int:
-    try:
-        return os.fstat(descriptor).st_mode
-    except OSError:  # it is closed
-        return 0
-
-
-def _is_read(mode: int) -> bool:
+def _is_read(descriptor: int) -> bool:
     """Tells whether somebody reads what is written there: at a terminal, even one that has gone, or from a pipe."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:  # it is closed
+        return False
     return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

@@ -37,19 +37,19 @@ class AttentionEntropy(Diagnostic):
     reads = ("logits", "weights")
 
     def see(self, chunk: Chunk) -> list[Tensor]:
-        values = []
+        values, token = [], chunk.model.answer_token
         for normaliser, layer in zip(chunk.normalisers, chunk.layers, strict=True):
             weights, total = layer["weights"], normaliser.total
             entropy_BHN = weight_entropy(weights, total)
             items_BHN = items_seen(layer["logits"], total)
             # With a single item, as for the first token of a causal model, attention cannot spread.
             share_BHN = torch.where(items_BHN > 1, share_of_log(entropy_BHN, items_BHN), torch.nan)
-            columns, logits, answer = [entropy_BHN, share_BHN], layer["logits"], chunk.model.answer_token
-            means = query_means(columns, logits)
-            means += query_means([column[:, :, answer, None] for column in columns], logits[:, :, answer, None])
             # A sum that is always 1, as under softmax, is left out of the table.
-            means += [] if total == "one" else query_means([weights.float().sum(-1)], logits)
-            values.append(torch.stack(means, dim=1).cpu())
+            sums = [] if total == "one" else [weights.float().sum(-1)]
+            entropy_BH, share_BH, *sums = query_means([entropy_BHN, share_BHN, *sums], layer["logits"])
+            answer = [column[:, :, token, None] for column in (entropy_BHN, share_BHN)]
+            of_answer = query_means(answer, layer["logits"][:, :, token, None])
+            values.append(torch.stack([entropy_BH, share_BH, *of_answer, *sums], dim=1).cpu())
         return values
 
     def conclude(self, seen: list[Any]) -> Findings:

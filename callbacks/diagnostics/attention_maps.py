@@ -89,16 +89,12 @@ class AttentionMaps(Diagnostic):
         grid = seen[0]["grid"]
         if grid is None:
             names = [name for own in seen for name in own["names"]]
+            # Texts have different words, so a mean over texts has no labels: the first text is shown.
+            weights_LHNM, of = seen[0]["first"], "first input"
             if all(own == names[0] for own in names):
-                mean_LHNM = torch.stack([own["mean"] for own in seen]).sum(0) / got.shape[1]
-                found.figures["heads"] = partial(
-                    _matrices, mean_LHNM, names[0], f"attention weight,\nmean over {counted(got.shape[1], 'input')}"
-                )
-            else:
-                # Texts have different words, so a mean over texts has no labels: the first text is shown.
-                found.figures["heads"] = partial(
-                    _matrices, seen[0]["first"], names[0], "attention weight,\nfirst input"
-                )
+                weights_LHNM = torch.stack([own["mean"] for own in seen]).sum(0) / got.shape[1]
+                of = f"mean over {counted(got.shape[1], 'input')}"
+            found.figures["heads"] = partial(_matrices, weights_LHNM, names[0], f"attention weight,\n{of}")
             return found
         assert answer is not None and rolled is not None
         scenes = np.concatenate([own["scenes"] for own in seen])

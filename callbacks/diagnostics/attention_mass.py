@@ -43,29 +43,28 @@ class AttentionMass(Diagnostic):
             )
         # By region and layer, since no key of cross-attention is the answer token.
         masses: dict[str, dict[int, Tensor]] = {}
+        token = chunk.model.answer_token
         for index, (normaliser, weights) in enumerate(zip(chunk.normalisers, chunk.shares, strict=True)):
             got_BHM = received(weights)
             regions = dict(chunk.regions)
             if weights.shape[-2] == weights.shape[-1]:
                 answer = torch.zeros_like(got_BHM[:, 0], dtype=torch.bool)
-                answer[:, chunk.model.answer_token] = True
+                answer[:, token] = True
                 regions["answer"] = answer
-            own_BHM = weights[:, :, chunk.model.answer_token]
-
-            def add(name: str, mass_BH: Tensor, own_BH: Tensor, size_BH: Tensor, index: int = index) -> None:
-                columns = torch.stack([mass_BH, own_BH, size_BH.expand_as(mass_BH)], dim=1)
-                masses.setdefault(name, {})[index] = columns.cpu()
-
-            for name, region in regions.items():
-                size_BH = region.float().sum(-1, keepdim=True)
-                add(name, mass_on(got_BHM, region), mass_on(own_BHM, region), size_BH)
+            own_BHM = weights[:, :, token]
+            # Region -> mass from all queries, mass from the answer's, number of tokens.
+            columns = {
+                name: (mass_on(got_BHM, region), mass_on(own_BHM, region), region.float().sum(-1, keepdim=True))
+                for name, region in regions.items()
+            }
             sink_BH = got_BHM.amax(-1)
-            add("sink", sink_BH, own_BHM.amax(-1), torch.ones_like(sink_BH))
+            columns["sink"] = sink_BH, own_BHM.amax(-1), torch.ones_like(sink_BH)
             if normaliser.total == "at most one":
                 null_BHN = null_mass(weights)
-                null_BH = null_BHN.mean(-1)
                 # Not "null", which pandas reads from a table as a missing value.
-                add("nothing", null_BH, null_BHN[:, :, chunk.model.answer_token], torch.zeros_like(null_BH))
+                columns["nothing"] = null_BHN.mean(-1), null_BHN[:, :, token], torch.zeros_like(sink_BH)
+            for name, own in columns.items():
+                masses.setdefault(name, {})[index] = torch.stack(torch.broadcast_tensors(*own), dim=1).cpu()
         return masses
 
     def conclude(self, seen: list[Any]) -> Findings:
