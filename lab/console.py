@@ -178,6 +178,16 @@ MOST_THREADS = 1024
 UNREAD = (errno.EPIPE, errno.EIO)
 
 
+# What this process's lines begin with.
+_beginning = ""
+
+
+def begin_lines(name: str) -> None:
+    """Lets each text that :func:`tell` prints begin with a name, where runs of several processes share a terminal."""
+    global _beginning
+    _beginning = f"{name}: "
+
+
 def tell(text: str, by_all: bool = False) -> None:
     """Prints a line, or several, on stderr; of the processes of one run only rank 0 does, unless it is ``by_all``.
 
@@ -190,6 +200,7 @@ def tell(text: str, by_all: bool = False) -> None:
     if by_all and rank:
         text = f"process {rank}: {text}"
     if by_all or not rank:
+        text = _beginning + text
         try:
             print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
         except OSError as error:

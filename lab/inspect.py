@@ -25,6 +25,10 @@ library's cache is downloaded by the library.
 from __future__ import annotations
 
 import sys
+
+if __name__ == "inspect":  # Python's own module of this name was meant: the folder of this file leads the path
+    sys.exit("start Python in the folder above lab/, and the lab as modules: python -m lab.train experiment=reasoning")
+
 from pathlib import Path
 
 import yaml

@@ -5,6 +5,7 @@ Nothing heavy is loaded before the overrides are known to compose, so that a wro
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from hydra_plugins.eureka_lab import offer
 from lab.config import command_line
 from lab.config.arguments import tell_version
 from lab.config.compose import CONFIGS
-from lab.console import LabError, Unfinished, import_from_here, noted_if_slow, refusals, tell
+from lab.console import LabError, Unfinished, begin_lines, import_from_here, noted_if_slow, refusals, tell
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
 from lab.terminal import outlive_readers
@@ -32,6 +33,8 @@ __all__ = ["main", "run"]
 def _main(config: DictConfig) -> float | None:
     settings = HydraConfig.get()
     multirun = settings.mode == RunMode.MULTIRUN
+    if multirun and multiprocessing.parent_process() is not None:
+        begin_lines(f"#{settings.job.num}")  # other runs of the sweep write between its lines
     try:
         spec = RunSpec.of(config, settings.overrides.task, settings.runtime.choices)
         if spec.config.threads is None:

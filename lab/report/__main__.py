@@ -46,6 +46,7 @@ def main() -> None:
             arguments.baseline,
             arguments.confidence,
             arguments.pictures,
+            processes=None,
         )
     except OSError as error:
         raise LabError(f"the report cannot be written: {error}") from error

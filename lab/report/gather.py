@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,14 +16,15 @@ import numpy as np
 from lab.console import LabError
 from lab.files import DamagedFile, as_path, write_atomically
 from lab.report.records import CURVES, FILES, Record, read_record
+from lab.report.side_by_side import side_by_side
 from lab.runs.summary import Summary, as_it_is_now
 from lab.runs.walk import walk_runs
 
 # Rises when the format of the index, or what counts as damaged, changes: an index of another version is made anew.
 VERSION = 7
 INDEX = Path(".report") / "index.npz"
-# Below this many folders to read, starting processes costs more than it saves.
-_WORTH_PROCESSES = 100
+# Fewest folders that a process of its own reads.
+_FOR_A_PROCESS = 50
 
 Stamp = list[int]
 
@@ -46,12 +46,13 @@ class Gathered:
     read: int
 
 
-def gather(root: str | Path, processes: int | None = None) -> Gathered:
+def gather(root: str | Path, processes: int | None = 1) -> Gathered:
     """Reads every run folder below ``root``, but those set aside by ``force=true`` (``seed=0~1``) or without a summary.
 
     Args:
         root: a folder of runs, or one run.
-        processes: number of processes that read side by side; None for one per core.
+        processes: most processes that read side by side, each 50 runs or more; None for one per core, up to 8. For more
+            than one, a script needs ``if __name__ == "__main__":`` where Python does not fork (macOS, Python 3.14).
 
     Raises:
         LabError: if there is no such folder, or fewer than one process.
@@ -69,7 +70,8 @@ def gather(root: str | Path, processes: int | None = None) -> Gathered:
     known = _read_index(root)
     fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}
     new = [name for name in stamps if name not in fresh]
-    read = dict(zip(new, _read_all([root / name for name in new], processes), strict=True))
+    folders = [root / name for name in new]
+    read = dict(zip(new, side_by_side(_read, folders, processes, _FOR_A_PROCESS), strict=True))
     records = fresh | {name: one for name, one in read.items() if isinstance(one, Record)}
     # Not in the index, so that it is tried again: its rights, or the lab, may change and its files not.
     damaged = left_out | {root / name: why for name, why in sorted(read.items()) if isinstance(why, str)}
@@ -110,14 +112,6 @@ def _stamp(inside: Mapping[str, os.DirEntry[str]]) -> Stamp:
         else:
             stamp += [0, 0]
     return stamp
-
-
-def _read_all(folders: Sequence[Path], processes: int | None) -> list[Record | str]:
-    workers = min(processes or os.cpu_count() or 1, max(1, len(folders) // (_WORTH_PROCESSES // 2)))
-    if workers < 2 or len(folders) < _WORTH_PROCESSES:
-        return [_read(folder) for folder in folders]
-    with ProcessPoolExecutor(workers) as pool:
-        return list(pool.map(_read, folders, chunksize=20))
 
 
 def _read(folder: Path) -> Record | str:

@@ -24,6 +24,7 @@ def report(
     confidence: float = 0.95,
     pictures_mib: float | None = None,
     without: Collection[str | Path] = (),
+    processes: int | None = 1,
 ) -> tuple[Report, Path]:
     """Gathers the runs below ``roots`` and writes a report; returns the report and its folder.
 
@@ -35,6 +36,8 @@ def report(
         confidence: of all intervals.
         pictures_mib: most MiB that pictures of diagnostics may add to the page; None keeps the page below 3 MB.
         without: run folders to leave out.
+        processes: most processes that read runs and draw figures side by side; as ``processes`` of
+            :func:`lab.report.gather.gather`.
 
     Raises:
         LabError: for everything that a user can correct.
@@ -52,7 +55,7 @@ def report(
     out = as_path(out, "report(['runs'], out='somewhere')") if out else folders[0] / name
     check_out(out)
     left_out = {Path(folder).absolute() for folder in without}
-    found_below = [gather(root) for root in folders]
+    found_below = [gather(root, processes) for root in folders]
     gathered = [replace(one, runs=tuple(r for r in one.runs if r.folder not in left_out)) for one in found_below]
     for part in gathered:
         for folder, why in part.damaged.items():
@@ -63,5 +66,5 @@ def report(
         raise LabError(f"no runs below {', '.join(map(str, folders))}: {why}")
     found = assemble(gathered, table, baseline, confidence)
     made = {"made": now(), "command": command_line(), "commit": (git_state()["commit"] or "")[:12]}
-    write(found, out, made, pictures_mib)
+    write(found, out, made, pictures_mib, processes)
     return found, out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from lab.report.drawings import Drawing
 from lab.report.markdown import code, escaped
 from lab.report.page import page_values
 from lab.report.rows import run_row
+from lab.report.side_by_side import side_by_side
 
 # Two marks of a report's folder; a folder with other files and neither mark is never written into. One is enough, since
 # a repository that keeps a report may leave out the HTML page.
@@ -38,9 +40,17 @@ _GENERATOR = '<meta name="generator" content="Eureka Lab">'
 _MARKDOWN_MARK = ("report.md", "<!-- generator: Eureka Lab -->")
 # Lists the files that a report has made; the next report deletes those that it does not make itself.
 _MADE = ".made.json"
+# Fewest figures that a process of its own draws: each takes about as long as to start one.
+_FOR_A_PROCESS = 2
 
 
-def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib: float | None = None) -> list[Path]:
+def write(
+    report: Report,
+    out: Path,
+    provenance: Mapping[str, Any],
+    pictures_mib: float | None = None,
+    processes: int | None = 1,
+) -> list[Path]:
     """Writes a report.
 
     Args:
@@ -49,6 +59,7 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
         provenance: "made", "command" and "commit".
         pictures_mib: most MiB that pictures of diagnostics may add to the page; further ones are linked. None keeps the
             page below 3 MB.
+        processes: most processes that draw figures side by side; None for one per core, up to 8.
 
     Returns:
         The files written.
@@ -65,7 +76,8 @@ def write(report: Report, out: Path, provenance: Mapping[str, Any], pictures_mib
     write_text(out / MARK, f"<!doctype html>{_GENERATOR}<title>{broken_off}</title><p>{broken_off}</p>")
     names = [f"{drawing.name}.{kind}" for drawing in report.drawings for kind in ("png", "pdf")]
     _note_made(out, {*before, *(f"figures/{name}" for name in names)})
-    drawn = {drawing.name: _save(drawing, out / "figures") for drawing in report.drawings}
+    saved = side_by_side(partial(_save, folder=out / "figures"), report.drawings, processes, _FOR_A_PROCESS)
+    drawn = {drawing.name: one for drawing, one in zip(report.drawings, saved, strict=True)}
     page = page_values(report, out, provenance, drawn, pictures_mib)
     written = [out / "figures" / name for name in names]
     for name, environment in (("index.html", _html()), ("report.md", _markdown())):

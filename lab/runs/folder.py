@@ -29,6 +29,7 @@ from lab.files import DamagedFile, read_json, remove_unfinished, write_json, wri
 from lab.runs.lock import FolderLock
 from lab.runs.metrics import FILE as METRICS
 from lab.runs.provenance import FILE as PROVENANCE
+from lab.runs.provenance import made_by_other_lab
 from lab.runs.spec import identity_of
 from lab.runs.stored_config import FILE as CONFIG
 from lab.runs.stored_config import read_config
@@ -168,11 +169,15 @@ class Run:
             mine, theirs = identity_of(config), identity(read_config(self.folder))
         except DamagedFile as error:
             raise LabError(f"{error}; force=true starts anew and keeps the old run beside it") from error
-        different = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
+        different = [k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k)]
         if different:
-            listed = "; ".join(f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} now" for k in different[:4])
+            # A class that has moved says least of what is run.
+            different.sort(key=lambda key: (key.endswith("_target_"), key))
+            listed = [f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} now" for k in different[:4]]
+            listed += [f"and {len(different) - 4} more"] * (len(different) > 4)
+            made_by = made_by_other_lab(self.folder)
             raise LabError(
-                f"{self.folder} holds a run of another configuration ({listed}): "
+                f"{self.folder} holds a run of another configuration ({'; '.join(listed)}){made_by}: "
                 "give force=true to start anew (the old run is kept beside it), or name another paths.runs"
             )
 
@@ -295,8 +300,8 @@ class Run:
             _tell_of_damage(damaged)
         elif damaged:
             raise LabError(
-                f"no checkpoint of {self.folder} is intact: {'; '.join(damaged)}: training with force=true starts anew "
-                "and keeps the old run beside it"
+                f"no checkpoint of {self.folder} is intact: {'; '.join(damaged)}{made_by_other_lab(self.folder)}: "
+                "training with force=true starts anew and keeps the old run beside it"
             )
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from lab import __version__
+from lab.files import DamagedFile, read_json
 from lab.runs import slurm
 
 FILE = "provenance.json"
@@ -71,6 +73,18 @@ def git_state() -> dict[str, Any]:
         return {"commit": None, "modified": False}
     changes = git("status", "--porcelain", "--", *(f":/{folder}" for folder in _RUNS))
     return {"commit": git("rev-parse", "HEAD"), "modified": bool(changes)}
+
+
+def made_by_other_lab(folder: Path) -> str:
+    """Says which other version of the lab made a run, and that it reads it: ends a message; "" if this one did."""
+    try:
+        stored = dict(read_json(folder / FILE))
+        # Before 0.2.0, runs did not say it.
+        version, commit = dict(stored["versions"]).get("eureka-lab", "0.1.0"), dict(stored["git"]).get("commit")
+    except (DamagedFile, KeyError, TypeError, ValueError):
+        return ""
+    at = f" (commit {str(commit)[:8]})" if commit else ""
+    return "" if version == __version__ else f"; lab {version}{at} made it, and reads it"
 
 
 def versions() -> dict[str, str]:

@@ -61,9 +61,11 @@ class TellingLauncher:
         return not self._config.force and all(is_finished(runs / name) for name in of_seeds)
 
     def _end(self, broken: Sequence[Sequence[str]], jobs: int) -> NoReturn:
-        """Names the runs of jobs that did not finish, and ends the program."""
-        names = ", ".join(map(_name, broken))
-        tell(f"error: {len(broken)} of {jobs} runs did not finish: {names}. The same command runs what is missing.")
+        """Names the runs of jobs that did not finish, or that have finished and are of another configuration; exits."""
+        refused = all(map(self._is_done, broken))
+        what = "were refused, for the reasons above" if refused else "did not finish"
+        missing = "" if refused else ". The same command runs what is missing."
+        tell(f"error: {len(broken)} of {jobs} runs {what}: {', '.join(map(_name, broken))}{missing}")
         sys.exit(1)
 
 

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,6 +21,9 @@ from lab.signals import Ended, surely
 from lab.training.memory import keep_freed_memory
 from lab.training.processes import stopped, train_apart
 
+# Held by the thread that trains, which may do so within a run of its own.
+_training = threading.RLock()
+
 
 def run(overrides: Sequence[str]) -> list[Summary]:
     """Trains what ``python -m lab.train <overrides>`` trains; returns one summary per seed.
@@ -32,7 +36,7 @@ def run(overrides: Sequence[str]) -> list[Summary]:
         overrides: as on the command line: ``["experiment=reasoning", "seed=3"]``.
 
     Raises:
-        LabError: for every problem that a user can fix.
+        LabError: for every problem that a user can fix; while another thread of this process trains.
         KeyboardInterrupt: after Ctrl-C or the interrupt of a notebook, by which the run saves first.
         SystemExit: after another signal that ends the program, such as SIGTERM, by which it saves, too.
     """
@@ -46,13 +50,31 @@ def run(overrides: Sequence[str]) -> list[Summary]:
                 f"{one} is for the command line only: from Python, sweep with a loop over lab.run, train seeds "
                 "together with seeds=3, and add a folder of configs with hydra.searchpath=[file:///my/configs]"
             )
-    with _as_on_the_command_line():
+    with _alone(), _as_on_the_command_line():
         try:
             return start(RunSpec.compose(overrides))
         except Ended as ended:
             if ended.number != signal.SIGINT:
                 raise
             raise KeyboardInterrupt(ended.told) from None  # SystemExit would end the caller's program, or its loop
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Lets one thread at a time train: all threads draw from the same random number generators.
+
+    Raises:
+        LabError: if another thread trains.
+    """
+    if not _training.acquire(blocking=False):
+        raise LabError(
+            "another thread trains with lab.run, and all threads of a process share its random numbers: start each run "
+            "in a process of its own, as with concurrent.futures.ProcessPoolExecutor, or one after the other"
+        )
+    try:
+        yield
+    finally:
+        _training.release()
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from lab.datasets.text.problem_files import FolderProblems
 from lab.datasets.text.tokenizers import ByteTokenizer
 from lab.files import DamagedFile, one_line
 from lab.models.answering import PretrainedAnsweringModel
+from lab.runs.provenance import made_by_other_lab
 from lab.runs.stored_config import FILE, check_there, read_config
 from lab.training.optim import OptimConfig
 
@@ -61,9 +62,17 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
 
     Raises:
         LabError: if there is no run in the folder, its config is damaged or names something that may not be built, or a
-            trusted module does not exist.
+            trusted module does not exist; says which other version of the lab has made the run, if one has.
     """
-    trust = [trust] if isinstance(trust, str) else trust
+    try:
+        return _load_config(folder, [trust] if isinstance(trust, str) else trust)
+    except LabError as error:
+        if not (made_by := made_by_other_lab(folder)):
+            raise
+        raise LabError(f"{error}{made_by}") from cause_of(error)
+
+
+def _load_config(folder: Path, trust: Sequence[str]) -> DictConfig:
     for name in trust:
         home = name.partition(".")[0]
         if not home or find_spec(home) is None:

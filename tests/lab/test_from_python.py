@@ -9,8 +9,10 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,9 @@ from lab.datasets.contract import check_data
 from lab.models.set_attention import SetAttention
 from lab.report.gather import gather
 from lab.report.make import report
-from lab.runs.summary import load_summary
+from lab.runs.spec import RunSpec
+from lab.runs.summary import Summary, load_summary
+from lab.training import start as starting
 from lab.training.inspection import inspect
 from lab.training.load import read_trained
 
@@ -108,6 +112,27 @@ def test_a_run_leaves_the_process_as_it_was(tmp_path: Path, one_thread: None, mo
     assert torch.get_num_threads() == 2 and "PL_GLOBAL_SEED" not in os.environ
     assert logger.level == logging.INFO and warnings.filters[1:] == filters
     assert warnings.filters[0][1].pattern == "of mine"
+
+
+def test_one_thread_at_a_time_trains(monkeypatch) -> None:
+    """Two would draw from the same random numbers, and the first that ends would set them back for the other."""
+    trains, may_end = Event(), Event()
+
+    def training(spec: RunSpec) -> list[Summary]:
+        trains.set()
+        assert may_end.wait(60)
+        return []
+
+    monkeypatch.setattr(starting, "start", training)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(lab.run, ["experiment=reasoning"])
+        assert trains.wait(60)
+        try:
+            with pytest.raises(LabError, match="another thread trains with lab"):
+                lab.run(["experiment=reasoning", "seed=1"])
+        finally:
+            may_end.set()
+        assert first.result() == lab.run(["experiment=reasoning", "seed=1"]) == []
 
 
 def test_softmaxes_are_composed_within_a_program_that_hydra_runs() -> None:

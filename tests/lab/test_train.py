@@ -43,6 +43,7 @@ from lab.runs.summary import Eureka, Summary, read_summary
 from lab.train import run as train_with
 from lab.training import fit
 from lab.training.module import TwoStepModule
+from lab.training.stored import load_config
 
 RESNET = ("model=resnet9", "model.width=2")
 
@@ -194,8 +195,17 @@ def test_a_finished_run_of_another_configuration_is_not_taken_for_this_one(tmp_p
     told = capsys.readouterr().err
     assert "finished already" in told and "it was logged with csv_only and is not sent to tensorboard" in told
     config.write_text(before.replace("weight_decay: 0.05", "weight_decay: 0.5"))
-    with pytest.raises(LabError, match=r"another configuration \(optim\.weight_decay: 0\.5 there, 0\.05 now\)"):
+    with pytest.raises(LabError, match=r"another configuration \(optim\.weight_decay: 0\.5 there, 0\.05 now\):"):
         train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
+    # Of an older lab, whose classes lay elsewhere: what was run is told first.
+    config.write_text(config.read_text().replace("_target_: lab.", "_target_: older.lab."))
+    provenance = run / "provenance.json"
+    provenance.write_text(re.sub(r'"eureka-lab": "[^"]+"', '"eureka-lab": "0.1.0"', provenance.read_text()))
+    told = r"\(optim\.weight_decay: 0\.5 .*_target_: .*; and \d+ more\); lab 0\.1\.0( \(commit [0-9a-f]{8}\))? made it,"
+    with pytest.raises(LabError, match=told):
+        train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
+    with pytest.raises(LabError, match=r"=older\.lab\.\S+ .* not made: .*; lab 0\.1\.0.* made it, and reads it$"):
+        load_config(run)
 
 
 @pytest.mark.parametrize("epochs", ["null", "-1", "0"])
@@ -483,6 +493,17 @@ def test_ctrl_c_while_a_command_is_importing_is_one_line(module: str, tmp_path: 
     (tmp_path / "yaml.py").write_text("raise KeyboardInterrupt")
     process = subprocess.run([sys.executable, "-m", module, "--x"], cwd=tmp_path, capture_output=True, text=True)
     assert (process.returncode, process.stderr) == (130, "\nCtrl-C: ended\n")
+
+
+def test_a_command_started_as_a_file_says_how_it_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder then leads Python's path, and `lab/inspect.py` is taken for Python's own module of that name."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for command in ([lab.train.__file__], ["-c", "import dataclasses"]):
+        process = subprocess.run(
+            [sys.executable, *command], cwd=Path(lab.train.__file__).parent, capture_output=True, text=True
+        )
+        assert process.returncode == 1
+        assert process.stderr.count("\n") == 1 and "python -m lab.train" in process.stderr
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_many_runs_are_read_side_by_side_and_the_same(tmp_path: Path, monkeypatc
     write_runs(tmp_path, 30, epochs=3)
     alone = gather(tmp_path, processes=1)
     (tmp_path / INDEX).unlink()
-    monkeypatch.setattr(gathering, "_WORTH_PROCESSES", 10)
+    monkeypatch.setattr(gathering, "_FOR_A_PROCESS", 10)
     together = gather(tmp_path, processes=2)
     assert [run.folder for run in alone.runs] == [run.folder for run in together.runs]
     for one, other in zip(alone.runs, together.runs, strict=True):

@@ -311,8 +311,9 @@ def test_the_files_trace_every_number_and_come_out_the_same_again(write, tmp_pat
     assert {path: path.read_bytes() for path in (out / "figures").iterdir()} == before
     assert len(again.runs) == len(found.runs) == 3  # a report is no run
     (out / "index.html").unlink()  # as in a repository that keeps the rest
-    report([tmp_path], "eureka/figure_8", pictures_mib=1)
+    report([tmp_path], "eureka/figure_8", pictures_mib=1, processes=2)
     assert (out / "index.html").exists()
+    assert {path: path.read_bytes() for path in (out / "figures").iterdir()} == before
 
 
 def test_a_wider_interval_is_asked_for_by_its_confidence(write, tmp_path: Path) -> None:

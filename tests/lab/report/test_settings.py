@@ -26,6 +26,19 @@ def test_values_that_read_alike_are_settings_of_their_own_names(write, tmp_path:
     ]
 
 
+def test_of_many_keys_that_differ_the_first_are_told_and_where_a_class_lies_last(write, tmp_path: Path) -> None:
+    """As between runs of two versions of the lab, of one command."""
+    write(0, 12)
+    path = write(1, 12) / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["data"] = {"_target_": "older.Data"}
+    config["model"] |= {"layer_norm": False, "old": 1, "older": 2}
+    path.write_text(yaml.safe_dump(config))
+    named = [setting.name for setting in settings(gather(tmp_path).runs)]
+    assert {name.rpartition(" ")[2] for name in named} == {"(1)", "(2)"}
+    assert all("model.layer_norm=" in name and "_target_" not in name for name in named)
+
+
 def test_settings_differ_in_more_than_the_seed(write, tmp_path: Path) -> None:
     for seed in range(3):
         write(seed, 12, "optim.lr=1e-3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,6 +55,12 @@ def test_runs_side_by_side_fail_alone_and_save_upon_ctrl_c(tmp_path: Path, monke
 
     said = told_to_end([*SWEEP, *lasting, *side_by_side], tmp_path, training, signal.SIGINT)
     assert said.count("error: data.train_share must leave inputs for training and validation, got 0.001") == 6
+    # Its lines say of which run they are.
+    of = dict(re.findall(r"^#(\d+): run folder: (.*)$", said, re.MULTILINE))
+    steps = re.findall(r"^#(\d+): Ctrl-C: saved at step (\d+)", said, re.MULTILINE)
+    assert {of[number]: int(step) for number, step in steps} == {
+        str(path): summary_of(path)["steps"] for path in runs_in(tmp_path) if summary_of(path)["status"] == "stopped"
+    }
     assert "Traceback" not in said and not any(words in said for words in HYDRAS_WORDS)
     summaries = [(path.parent, summary_of(path.parent)) for path in tmp_path.rglob("summary.json")]
     assert sorted(summary["status"] for _, summary in summaries) == [*["finished"] * 3, *["stopped"] * 2]
@@ -94,8 +101,17 @@ def test_a_killed_process_of_a_sweep_is_told_with_what_is_left(tmp_path: Path, m
         main()
     told, last = capsys.readouterr().err.splitlines()
     assert told == f"a process of this sweep was lost ({LOST}; lack of memory, for one), and those beside it were ended"
-    name = "reasoning/softmax,callbacks=eureka,data.numbers=4,trainer.max_epochs=1/seed=1"
-    assert last == f"error: 1 of 2 runs did not finish: {name}. The same command runs what is missing."
+    name = "reasoning/softmax,callbacks=eureka,data.numbers=4,trainer.max_epochs=1/seed="
+    assert last == f"error: 1 of 2 runs did not finish: {name}1. The same command runs what is missing."
+    # What is finished already is not missing, though it is of another configuration.
+    config = tmp_path / "runs" / f"{name}0" / "config.yaml"
+    config.write_text(config.read_text().replace("weight_decay: ", "weight_decay: 1"))
+    monkeypatch.setattr(sys, "argv", ["lab.train", "-m", *short, "seed=0", "threads=1"])
+    with pytest.raises(SystemExit, match=r"^1$"):
+        main()
+    refused, last = capsys.readouterr().err.splitlines()
+    assert "holds a run of another configuration (optim.weight_decay" in refused
+    assert last == f"error: 1 of 1 runs were refused, for the reasons above: {name}0"
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before its runs begin", "while they train"])
