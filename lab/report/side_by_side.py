@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from lab.signals import hears
@@ -25,7 +26,7 @@ def side_by_side(
     """Calls a function for each thing, in processes of their own where that saves time; returns the results in order.
 
     Args:
-        do: what each process calls. It, the things and the results are pickled.
+        do: what each process calls, maybe once more for the same thing. It, the things and the results are pickled.
         things: what it is called with.
         processes: most processes; None for one per core, up to 8. Only a program whose main module can be imported anew
             may ask for more than one: where Python does not fork, each process imports it.
@@ -34,8 +35,12 @@ def side_by_side(
     workers = min(processes or min(os.cpu_count() or 1, _MOST), len(things) // least)
     if workers < 2:
         return list(map(do, things))
-    with ProcessPoolExecutor(workers, initializer=_end_at_once) as pool:
-        return list(pool.map(do, things, chunksize=max(1, least // 2)))
+    try:
+        with ProcessPoolExecutor(workers, initializer=_end_at_once) as pool:
+            return list(pool.map(do, things, chunksize=max(1, least // 2)))
+    except (BrokenProcessPool, NotImplementedError, OSError):
+        # No process may begin here, or one was killed, as for lack of memory; an error of the disk comes once more.
+        return list(map(do, things))
 
 
 def _end_at_once() -> None:
