@@ -13,7 +13,7 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from lab.console import counted, tell
+from lab.console import counted, noted_if_slow, tell
 from lab.files import lies_in
 from lab.report.against import MatchedRow, set_beside
 from lab.report.drawings import Drawing, drawings_of
@@ -107,7 +107,9 @@ def assemble(
     by_experiment: dict[str, list[Setting]] = {}
     for setting in found:
         by_experiment.setdefault(setting.experiment, []).append(setting)
-    sections = [_section(name, own, baseline, confidence) for name, own in by_experiment.items()]
+    rows = set_beside(table, found, confidence) if table else ()
+    with noted_if_slow(f"comparing {counted(len(found), 'setting')}"):
+        sections = [_section(name, own, baseline, confidence) for name, own in by_experiment.items()]
     for one in sections:
         if baseline not in (None, *one.names):
             instead = f"are compared with {one.baseline.name}" if one.baseline else "are not compared"
@@ -119,7 +121,7 @@ def assemble(
         sections=sections,
         confidence=confidence,
         table=table,
-        rows=set_beside(table, found, confidence) if table else (),
+        rows=rows,
         counts=Counter(run.status for run in runs),
     )
 

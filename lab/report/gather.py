@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.console import LabError
+from lab.console import LabError, counted, noted_if_slow
 from lab.files import DamagedFile, as_path, write_atomically
 from lab.report.records import CURVES, FILES, Record, read_record
 from lab.report.side_by_side import side_by_side
@@ -70,8 +70,9 @@ def gather(root: str | Path, processes: int | None = 1) -> Gathered:
     known = _read_index(root)
     fresh = {name: known[name][1] for name, stamp in stamps.items() if name in known and known[name][0] == stamp}
     new = [name for name in stamps if name not in fresh]
-    folders = [root / name for name in new]
-    read = dict(zip(new, side_by_side(_read, folders, processes, _FOR_A_PROCESS), strict=True))
+    with noted_if_slow(f"reading {counted(len(new), 'run')} below {root}"):
+        found_in = side_by_side(_read, [root / name for name in new], processes, _FOR_A_PROCESS)
+    read = dict(zip(new, found_in, strict=True))
     records = fresh | {name: one for name, one in read.items() if isinstance(one, Record)}
     # Not in the index, so that it is tried again: its rights, or the lab, may change and its files not.
     damaged = left_out | {root / name: why for name, why in sorted(read.items()) if isinstance(why, str)}

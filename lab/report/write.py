@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from lab.console import LabError, printable
+from lab.console import LabError, counted, noted_if_slow, printable
 from lab.files import (
     LONGEST_WRITE,
     DamagedFile,
@@ -76,7 +76,8 @@ def write(
     write_text(out / MARK, f"<!doctype html>{_GENERATOR}<title>{broken_off}</title><p>{broken_off}</p>")
     names = [f"{drawing.name}.{kind}" for drawing in report.drawings for kind in ("png", "pdf")]
     _note_made(out, {*before, *(f"figures/{name}" for name in names)})
-    saved = side_by_side(partial(_save, folder=out / "figures"), report.drawings, processes, _FOR_A_PROCESS)
+    with noted_if_slow(f"drawing {counted(len(report.drawings), 'figure')}"):
+        saved = side_by_side(partial(_save, folder=out / "figures"), report.drawings, processes, _FOR_A_PROCESS)
     drawn = {drawing.name: one for drawing, one in zip(report.drawings, saved, strict=True)}
     page = page_values(report, out, provenance, drawn, pictures_mib)
     written = [out / "figures" / name for name in names]
