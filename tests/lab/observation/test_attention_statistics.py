@@ -121,16 +121,18 @@ def test_the_bound_holds_for_cross_attention() -> None:
     check_bounds(layer, queries, tokens, lambda: layer(queries, tokens))
 
 
-def check_bounds(layer, queries, tokens, run) -> None:
-    class Holder(Observable):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer
-
-    recorder = Recorder(Holder())
+def recorded(layer, run):
+    """What the recorder sees of a layer in a pass."""
+    model = Observable()
+    model.layer = layer
+    recorder = Recorder(model)
     with torch.no_grad(), recorder.on():
         run()
-    seen = recorder[0]
+    return recorder[0]
+
+
+def check_bounds(layer, queries, tokens, run) -> None:
+    seen = recorded(layer, run)
     assert torch.equal(seen["queries"], queries) and torch.equal(seen["tokens"], tokens)
     spread = logit_spread(seen["logits"])
     beta = layer.rule.inverse_temperature(seen["q"], seen["k"])
@@ -222,16 +224,7 @@ def test_weights_that_are_no_shares_are_told_apart_from_nothing() -> None:
 def test_bounds_hold_or_are_not_defined(make) -> None:
     torch.manual_seed(0)
     layer, x = Attention(16, 2, Fixed(2, 8), make(2, 8)), 2 * torch.randn(4, 9, 16)
-
-    class Holder(Observable):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = layer
-
-    recorder = Recorder(Holder())
-    with torch.no_grad(), recorder.on():
-        layer(x)
-    seen = recorder[0]
+    seen = recorded(layer, lambda: layer(x))
     spread, largest = logit_spread(seen["logits"]), seen["weights"].amax(-1)
     bound = spread_bound(layer, x, x, layer.rule.inverse_temperature(seen["q"], seen["k"]))
     assert (spread <= bound).all() if make is not Linear else bound.isnan().all()
