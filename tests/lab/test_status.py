@@ -7,6 +7,7 @@ import math
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def status(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """The command, with these words, in a wide terminal."""
+
+    def typed(*words: str | Path) -> None:
+        monkeypatch.setattr(sys, "argv", ["lab.status", *map(str, words)])
+        main()
+
+    monkeypatch.setenv("COLUMNS", "200")
+    return typed
+
+
 def test_a_run_is_running_only_while_somebody_holds_it(runs: Path) -> None:
     with FileLock(runs / "norm" / "seed=0" / ".lock"):
         found = {str(run.folder.relative_to(runs)): run for run in Gathering(runs).look()}
@@ -64,30 +77,26 @@ def test_a_run_that_goes_on_is_seen_to_before_its_summary_changes(runs: Path) ->
             assert next(run.status for run in gathering.look() if run.folder == folder) == status
 
 
-def test_what_a_stranger_wrote_does_not_steer_the_terminal(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_what_a_stranger_wrote_does_not_steer_the_terminal(tmp_path: Path, status, capsys) -> None:
     folder = write(tmp_path / "\\[red]a\x1b[31m", status="failed", error="b\x1b]0;c\x07 \\[bold]d")
     (folder / ".job.json").write_text('{"job": 5, "folder": ["a"]}')
     plan = write_plan(tmp_path, ["missing"], "e\x1b[2J")
     plan.with_name("plan-0.json").write_text("[" * 100_000)
-    monkeypatch.setattr(sys, "argv", ["lab.status", str(tmp_path)])
-    monkeypatch.setenv("COLUMNS", "200")
-    main()
+    status(tmp_path)
     told = capsys.readouterr().out
     assert "\x1b" not in told and "1 failed, 1 missing" in " ".join(told.split())
     assert all(text in told for text in (r"\[red]a\x1b[31m", r"b\x1b]0;c\x07 \[bold]d", r"e\x1b[2J"))
 
 
-def test_the_table_names_all_and_counts_them(runs: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["lab.status", str(runs)])
-    monkeypatch.setenv("COLUMNS", "200")
-    main()
+def test_the_table_names_all_and_counts_them(runs: Path, status, capsys) -> None:
+    status(runs)
     told = capsys.readouterr().out
     assert "1 failed, 1 damaged, 2 stopped, 1 finished" in " ".join(told.split())
     assert "the loss is not finite at step 7" in told and "90.0%" in told
 
 
 @pytest.mark.parametrize("dumb", [False, True])
-def test_what_is_watched_in_a_file_is_written_each_time(dumb: bool, runs: Path, monkeypatch, capsys) -> None:
+def test_what_is_watched_in_a_file_is_written_each_time(dumb: bool, runs: Path, status, monkeypatch, capsys) -> None:
     """And on a terminal that cannot draw over what it shows, such as that of Emacs."""
     if dumb:
         monkeypatch.setenv("TERM", "dumb")
@@ -100,21 +109,18 @@ def test_what_is_watched_in_a_file_is_written_each_time(dumb: bool, runs: Path, 
             raise KeyboardInterrupt
 
     monkeypatch.setattr("lab.status.time.sleep", sleep)
-    monkeypatch.setattr(sys, "argv", ["lab.status", str(runs), "--watch", "5"])
-    main()
+    status(runs, "--watch", "5")
     told = " ".join(capsys.readouterr().out.split())  # the title is as wide as the table
     assert waited == [5.0, 5.0] and told.count("1 failed, 1 damaged") == 2
-    monkeypatch.setattr(sys, "argv", ["lab.status", "--plan", "experiment=reasoning", "--watch", "5"])
     with pytest.raises(SystemExit):
-        main()
+        status("--plan", "experiment=reasoning", "--watch", "5")
     assert "--watch must come before --plan" in capsys.readouterr().err
 
 
-def test_a_program_reads_the_same_runs(sweep: Path, monkeypatch, capsys) -> None:
+def test_a_program_reads_the_same_runs(sweep: Path, status, monkeypatch, capsys) -> None:
     monkeypatch.setattr(slurm, "queued", lambda timeout: {})
-    monkeypatch.setattr(sys, "argv", ["lab.status", str(sweep), "--json"])
     with FileLock(sweep / "norm" / "seed=0" / ".lock"):
-        main()
+        status(sweep, "--json")
     found = {run["run"]: run for run in json.loads(capsys.readouterr().out)}
     seen = {"epoch": 100, "max_epochs": 300, "accuracy": 0.9, "metric": "val/accuracy", "value": 0.9, "moment": 12}
     running = {"status": "running", "run": "norm/seed=0", **seen, "change_point": None, "seconds_left": 1200.0}
@@ -124,35 +130,30 @@ def test_a_program_reads_the_same_runs(sweep: Path, monkeypatch, capsys) -> None
     assert list(missing) == list(found["norm/seed=0"]) and len(found) == 7
     diverged = plain(RunStatus(sweep, "failed", accuracy=0.5, metric="val/loss", value=math.nan), sweep)
     assert (diverged["accuracy"], diverged["value"]) == (0.5, None)
-    monkeypatch.setattr(sys, "argv", ["lab.status", "--json", "--plan", "experiment=reasoning", f"paths.runs={sweep}"])
-    main()
+    status("--json", "--plan", "experiment=reasoning", f"paths.runs={sweep}")
     assert [run["run"] for run in json.loads(capsys.readouterr().out)] == ["reasoning/softmax/seed=0"]
     for wrong, told in (
         ([str(sweep), "--json", "--watch", "5"], "--json prints the runs once: leave --watch out"),
         (["--plan", "experiment=reasoning", "--json"], "--json must come before --plan"),
     ):
-        monkeypatch.setattr(sys, "argv", ["lab.status", *wrong])
         with pytest.raises(SystemExit):
-            main()
+            status(*wrong)
         assert told in capsys.readouterr().err
 
 
-def test_a_reason_is_its_first_words(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_reason_is_its_first_words(tmp_path: Path, status, capsys) -> None:
     write(tmp_path / "softmax" / "seed=0", status="failed", error="\n\nno room is left\nin two lines")
-    monkeypatch.setattr(sys, "argv", ["lab.status", str(tmp_path)])
-    monkeypatch.setenv("COLUMNS", "200")
-    main()
+    status(tmp_path)
     assert "no room is left" in capsys.readouterr().out
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["lab.status", str(tmp_path / "nowhere")])
+def test_a_folder_that_is_none_is_refused(tmp_path: Path, status, capsys) -> None:
     with pytest.raises(SystemExit):
-        main()
+        status(tmp_path / "nowhere")
     assert "is no folder" in capsys.readouterr().err
 
 
-def test_the_commands_of_the_pages_run(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_commands_of_the_pages_run(tmp_path: Path, status, monkeypatch, capsys) -> None:
     """Those with configs of one's own are typed by tests/lab/test_extending.py."""
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     lines = {
@@ -165,8 +166,7 @@ def test_the_commands_of_the_pages_run(tmp_path: Path, monkeypatch, capsys) -> N
     monkeypatch.setattr("lab.status._watch", lambda gathering, root, seconds: gathering.look())
     write(tmp_path / "runs" / "softmax" / "seed=0", status="finished")
     for words in typed:
-        monkeypatch.setattr(sys, "argv", ["lab.status", *words])
-        main()
+        status(*words)
     assert "1 finished" in capsys.readouterr().out
 
 
@@ -211,11 +211,9 @@ def test_runs_whose_job_waits_are_queued(sweep: Path, monkeypatch) -> None:
     assert statuses(Gathering(sweep))["softmax/seed=3"] == ("missing", "")
 
 
-def test_the_same_command_is_not_asked_for_what_is_queued(sweep: Path, monkeypatch, capsys) -> None:
+def test_the_same_command_is_not_asked_for_what_is_queued(sweep: Path, status, monkeypatch, capsys) -> None:
     monkeypatch.setattr(slurm, "queued", lambda timeout: {"7_3": ""})
-    monkeypatch.setattr(sys, "argv", ["lab.status", str(sweep)])
-    monkeypatch.setenv("COLUMNS", "200")
-    main()
+    status(sweep)
     told = capsys.readouterr().out
     assert "1 queued, 2 stopped, 1 missing" in " ".join(told.split())
     assert "job 7_3: pending" in told
@@ -240,13 +238,11 @@ def test_squeue_is_not_asked_where_no_run_has_a_job(runs: Path, monkeypatch) -> 
     assert len(Gathering(runs).look()) == 5
 
 
-def test_a_plan_lists_what_a_sweep_would_run(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_plan_lists_what_a_sweep_would_run(tmp_path: Path, status, capsys) -> None:
     sweep = ["-m", "experiment=reasoning", "softmax=softmax,norm_softmax", "seeds=2", f"paths.runs={tmp_path}"]
     write(tmp_path / "reasoning" / "softmax" / "seed=1", status="finished")
     write(tmp_path / "reasoning" / "softmax" / "seed=2", status="finished")
-    monkeypatch.setattr(sys, "argv", ["lab.status", "--plan", *sweep])
-    monkeypatch.setenv("COLUMNS", "200")
-    main()
+    status("--plan", *sweep)
     told = capsys.readouterr().out
     assert "3 missing, 1 finished" in " ".join(told.split())
     assert "reasoning/norm_softmax/seed=1" in told and "seed=2" not in told
@@ -263,18 +259,16 @@ def test_a_plan_lists_what_a_sweep_would_run(tmp_path: Path, monkeypatch, capsys
         (["--config-dir", "/nowhere", "seed=1,2"], "--config-dir /nowhere is no folder"),
     ],
 )
-def test_a_plan_of_something_wrong_is_refused(overrides: list[str], words: str, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["lab.status", "--plan", *overrides])
+def test_a_plan_of_something_wrong_is_refused(overrides: list[str], words: str, status, capsys) -> None:
     with pytest.raises(SystemExit, match="1"):
-        main()
+        status("--plan", *overrides)
     told = capsys.readouterr().err
     assert told.startswith("error: ") and words in told and told.count("\n") == 1
 
 
-def test_a_plan_has_its_folder_of_runs_already(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["lab.status", "elsewhere", "--plan", "seed=0,1"])
+def test_a_plan_has_its_folder_of_runs_already(status, capsys) -> None:
     with pytest.raises(SystemExit):
-        main()
+        status("elsewhere", "--plan", "seed=0,1")
     assert "folder of planned runs with paths.runs=" in capsys.readouterr().err
 
 
@@ -291,9 +285,8 @@ def test_a_plan_knows_the_seeds_of_an_experiment_that_is_swept_over(tmp_path: Pa
     assert [run.name for run in runs] == ["seed=3", "seed=4", "seed=3", "seed=3"]
 
 
-def test_a_search_has_no_plan(monkeypatch, capsys) -> None:
+def test_a_search_has_no_plan(status, capsys) -> None:
     pytest.importorskip("optuna")
-    monkeypatch.setattr(sys, "argv", ["lab.status", "--plan", "+sweep=search"])
     with pytest.raises(SystemExit, match="1"):
-        main()
+        status("--plan", "+sweep=search")
     assert "a search chooses its runs as it goes" in capsys.readouterr().err
