@@ -56,6 +56,8 @@ from lab.runs.summary import FILE, read_summary
 from scripts.process import Process
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from lab.datasets.vision import VisionData
 
 # Here, torch and what imports it are imported within functions: of several workers (make test) none begins until the
@@ -311,6 +313,22 @@ def problem_with(overrides: Sequence[str], config_dir: Path | None = None, sever
     except LabError as error:
         return str(error)
     return None
+
+
+@pytest.fixture
+def hydra() -> Iterator[None]:
+    """Hydra, initialised with the lab's configs."""
+    from lab.config.compose import initialized
+
+    with initialized():
+        yield
+
+
+def composed(*overrides: str) -> DictConfig:
+    """The config of these overrides, with a run folder."""
+    from lab.config.compose import compose_config
+
+    return compose_config([*overrides, "paths.run=runs/test"])
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

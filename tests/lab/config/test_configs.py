@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
 import pytest
-from conftest import problem_with
+from conftest import composed, problem_with
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import Field, PositiveInt
@@ -18,7 +18,7 @@ import lab
 from hydra_plugins.eureka_lab import offer
 from lab.config.check import check, check_arguments
 from lab.config.command_line import BY_A_SWEEP, check_overrides, in_order
-from lab.config.compose import CONFIGS, compose_config, initialized
+from lab.config.compose import CONFIGS, initialized
 from lab.config.hydra_internals import loader
 from lab.config.overrides import values_of
 from lab.console import LabError
@@ -69,12 +69,6 @@ def choices() -> list[str]:
         for path in sorted((CONFIGS / group).glob("*.yaml"))
         if group not in ELSEWHERE
     ]
-
-
-def composed(*overrides: str):
-    config = compose_config(overrides)
-    config.paths.run = "runs/test"
-    return config
 
 
 def test_every_group_is_listed_here() -> None:

@@ -24,12 +24,6 @@ from lab.config.command_line import composed
 from lab.config.compose import CONFIGS, initialized
 
 
-@pytest.fixture
-def hydra():
-    with initialized():
-        yield
-
-
 def test_argument_parser_knows_the_flags_and_leaves_the_overrides() -> None:
     given = hydra_internals.argument_parser().parse_intermixed_args(["-m", "seed=1,2", "--config-dir", "my", "a=b"])
     assert (given.multirun, given.config_dir, given.overrides) == (True, "my", ["seed=1,2", "a=b"])

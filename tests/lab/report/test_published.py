@@ -9,23 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import composed
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from lab.config.check import check
-from lab.config.compose import CONFIGS, compose_config
+from lab.config.compose import CONFIGS
 from lab.config.typed_file import read_typed
 from lab.console import LabError
 from lab.report.published import Cell, Paper, Table, load, names
 
 RUNNABLE = [name for name in names() if load(name).experiment]
 SWEPT = [name for name in names() if load(name).sweep]
-
-
-def composed(*overrides: str):
-    config = compose_config(overrides)
-    config.paths.run = "runs/test"
-    return config
 
 
 def what_is_run(config, free: tuple[str, ...] = ()) -> str:

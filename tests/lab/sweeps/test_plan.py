@@ -13,7 +13,6 @@ from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from lab.config.compose import initialized
 from lab.runs.lock import FolderLock
 from lab.runs.spec import RunSpec
 from lab.status import main
@@ -27,12 +26,6 @@ def multirun(*overrides: str):
     return GlobalHydra.instance().hydra.compose_config(
         "train", list(overrides), run_mode=RunMode.MULTIRUN, with_log_configuration=False
     )
-
-
-@pytest.fixture
-def hydra():
-    with initialized():
-        yield
 
 
 def test_a_plan_names_the_folders_of_its_runs(hydra) -> None:
