@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -166,12 +166,15 @@ class TwoStepModule(SeededModule):
         if self._learning_rate is not None:
             values["train/learning_rate"] = self._learning_rate
         self.train_metrics.reset()
-        # Straight to the loggers: what self.log collects is written only after the epoch's checkpoint, and
-        # a run killed in between would lose the row. As numbers, which is what self.log gives them.
+        # Not by self.log, which writes only after the epoch's checkpoint: a run killed in between would lose the row.
+        self._write_row(values)
+        self.log_dict(values, logger=False)
+
+    def _write_row(self, values: Mapping[str, Any]) -> None:
+        """Gives numbers of the last step straight to the loggers; as numbers, which is what Lightning gives them."""
         row = {**{name: float(value) for name, value in values.items()}, "epoch": self.current_epoch}
         for logger in self.loggers:
             logger.log_metrics(row, step=self.global_step - 1)
-        self.log_dict(values, logger=False)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self.observe_validation(self(batch["x"]), batch)

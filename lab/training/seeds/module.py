@@ -44,9 +44,7 @@ class OneSeed(TwoStepModule):
         values = {name: torch.as_tensor(value) for name, value in dictionary.items()}
         self.trainer.callback_metrics.update(values)
         if logger:
-            row = {**{name: float(value) for name, value in values.items()}, "epoch": self.current_epoch}
-            for own in self.loggers:
-                own.log_metrics(row, step=self.global_step - 1)
+            self._write_row(values)
 
 
 @dataclass(eq=False)
