@@ -303,13 +303,14 @@ def test_trials_of_equal_values_are_one_run_and_one_line_of_the_best(multirun, t
     assert ": 6 trials done, 4 asked for, 0 cut short" in told and "going on" not in told
 
 
+def cut_short(jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+    """Answers that no trial has come to its end."""
+    error = Unfinished("another process is running in there")
+    return [JobReturn(overrides=job, status=JobStatus.FAILED, _return_value=error) for job in jobs]
+
+
 def test_what_was_cut_short_goes_on_with_its_values(multirun, tmp_path: Path) -> None:
     here = (f"paths.runs={tmp_path}", "hydra.sweeper.n_trials=2")
-
-    def cut_short(jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
-        error = Unfinished("another process is running in there")
-        return [JobReturn(overrides=job, status=JobStatus.FAILED, _return_value=error) for job in jobs]
-
     with pytest.raises(LabError, match=r"1 trial of search search-.* did not come to an end"):
         search.search(multirun(*here), cut_short)
     (cut,) = trials(tmp_path)
@@ -321,10 +322,6 @@ def test_what_was_cut_short_goes_on_with_its_values(multirun, tmp_path: Path) ->
 
 def test_a_trial_that_goes_on_is_not_begun_anew(multirun, tmp_path: Path) -> None:
     here = (f"paths.runs={tmp_path}", "hydra.sweeper.n_trials=2", "force=true")
-
-    def cut_short(jobs: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
-        return [JobReturn(overrides=job, status=JobStatus.FAILED, _return_value=Unfinished("cut")) for job in jobs]
-
     with pytest.raises(LabError, match="did not come to an end"):
         search.search(multirun(*here), cut_short)
     launcher = Launcher()
