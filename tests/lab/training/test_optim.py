@@ -81,13 +81,25 @@ def test_the_rate_that_is_told_is_the_one_that_an_epoch_was_trained_with(tmp_pat
         assert told == pytest.approx([0.1, 0.15, 0.2])
 
 
-@pytest.mark.parametrize(("warmup_epochs", "rates"), [(0, [1.0, 1.0, 1.0, 1.0]), (2, [0.1, 0.55, 1.0, 1.0])])
-def test_a_rate_that_stays_is_warmed_up_too(warmup_epochs, rates) -> None:
-    config = OptimConfig(lr=1.0, schedule="none", warmup_lr=0.1, warmup_epochs=warmup_epochs)
+@pytest.mark.parametrize(
+    ("options", "rates"),
+    [
+        ({"schedule": "none", "warmup_lr": 0.1, "warmup_epochs": 0}, [1.0, 1.0, 1.0, 1.0]),
+        # A rate that stays is warmed up, too.
+        ({"schedule": "none", "warmup_lr": 0.1, "warmup_epochs": 2}, [0.1, 0.55, 1.0, 1.0]),
+        (
+            {"schedule": "cosine", "min_lr": 0.1},
+            [0.1 + 0.9 * (1 + math.cos(math.pi * epoch / 10)) / 2 for epoch in range(10)],
+        ),
+        ({"schedule": "linear", "min_lr": 0.1}, [1 - 0.9 * epoch / 10 for epoch in range(10)]),
+    ],
+)
+def test_a_schedule_is_its_curve_down_to_the_least_rate(options: dict, rates: list[float]) -> None:
+    config = OptimConfig(lr=1.0, **options)
     optimizer = config.optimizer([{"params": [torch.nn.Parameter(torch.ones(3))]}], 1)
-    scheduler = config.scheduler(optimizer, epochs=4)
+    scheduler = config.scheduler(optimizer, len(rates))
     seen = []
-    for epoch in range(4):
+    for epoch in range(len(rates)):
         if scheduler is not None:
             scheduler.step(epoch)
         seen.append(optimizer.param_groups[0]["lr"])

@@ -42,24 +42,6 @@ def test_the_training_loss_is_smoothed() -> None:
     torch.testing.assert_close(module.loss(logits, labels), F.cross_entropy(logits, labels, label_smoothing=0.1))
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("cosine", [0.1 + 0.9 * (1 + math.cos(math.pi * epoch / 10)) / 2 for epoch in range(10)]),
-        ("linear", [1 - 0.9 * epoch / 10 for epoch in range(10)]),
-    ],
-)
-def test_a_schedule_is_its_curve_down_to_the_least_rate(kind: Any, expected: list[float]) -> None:
-    config = OptimConfig(lr=1.0, schedule=kind, min_lr=0.1)
-    optimizer = config.optimizer([{"params": [nn.Parameter(torch.ones(3))]}], 1)
-    scheduler: Any = config.scheduler(optimizer, 10)
-    seen = []
-    for epoch in range(10):
-        scheduler.step(epoch)
-        seen.append(optimizer.param_groups[0]["lr"])
-    assert seen == pytest.approx(expected)
-
-
 def test_each_place_in_training_has_random_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     for seed, epoch, batch, rank in [*itertools.product((0, 1), repeat=4)] * 2:
