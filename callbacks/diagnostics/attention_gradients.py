@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -92,14 +93,8 @@ class AttentionGradients(Diagnostic):
         layers = sorted(table["layer"].unique())
         figure, axes = panels(len(layers), sharex=True, sharey=True)
         for panel, layer in zip(axes, layers, strict=True):
-            for name, color in QKV.items():
-                for style, region in zip(("-", "--"), shown, strict=False):
-                    own = table[(table["layer"] == layer) & (table["of"] == name) & (table["region"] == region)]
-                    label = f"{name.upper()} {region}"
-                    panel.plot(own["step"], own["derivative"], style, color=color, label=label)
-            panel.set(yscale="log", title=f"layer {layer}")
-            count_axis(panel, "step")
-            shade_before(panel, moment)
+            derivatives_panel(panel, table[table["layer"] == layer], shown, moment)
+            panel.set_title(f"layer {layer}")
         name_left(axes, "mean |derivative of Z|")
         legend_below(figure)
         return figure
@@ -110,6 +105,17 @@ class AttentionGradients(Diagnostic):
         shape = q_BHND.shape[1:]
         signs = torch.randint(2, shape, generator=generator_of("attention gradients", layer)) * 2 - 1
         return signs.to(q_BHND.device, torch.float32)
+
+
+def derivatives_panel(axes: Any, table: pd.DataFrame, regions: Sequence[str], moment: float | None) -> None:
+    """Draws mean |derivative| of one or two regions against steps, from a layer's rows of the table."""
+    for name, color in QKV.items():
+        for style, region in zip(("-", "--"), regions, strict=False):
+            own = table[(table["of"] == name) & (table["region"] == region)]
+            axes.plot(own["step"], own["derivative"], style, color=color, label=f"{name.upper()} {region}")
+    axes.set(yscale="log")
+    count_axis(axes, "step")
+    shade_before(axes, moment)
 
 
 def _mean_where(values_BN: Tensor, region_BN: Tensor) -> Tensor:

@@ -7,9 +7,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from lab.callbacks.diagnostics.attention_gradients import derivatives_panel
 from lab.callbacks.diagnostics.attention_scores import all_counts, scores_panel
 from lab.plotting.curves import accuracy_figure, gradient_panel
-from lab.plotting.figures import count_axis, legend_below, name_left, panels, shade_before
+from lab.plotting.figures import count_axis, legend_below, name_left, panels
 from lab.plotting.style import QKV, line_widths, styled
 from lab.runs.summary import load_summary
 from scripts.reproduce.drawings.runs import Shown, curves, layers_logged
@@ -58,13 +59,7 @@ def derivatives_by_region(runs: Sequence[Shown]) -> Figure:
 
     def draw(panel: Any, column: int, layer: int) -> None:
         in_layer = tables[column][tables[column]["layer"] == layer]
-        for of, color in QKV.items():
-            for style, region in (("-", "indicator"), ("--", "target")):
-                own = in_layer[(in_layer["of"] == of) & (in_layer["region"] == region)]
-                panel.plot(own["step"], own["derivative"], style, color=color, label=f"{of.upper()} {region}")
-        panel.set(yscale="log")
-        shade_before(panel, runs[column].moment())
-        count_axis(panel, "step")
+        derivatives_panel(panel, in_layer, ("indicator", "target"), runs[column].moment())
 
     return _by_layer(runs, sorted(tables[0]["layer"].unique()), draw, "mean |derivative of Z|")
 
