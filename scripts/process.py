@@ -111,3 +111,8 @@ class Process:
         """Text on stdout and on stderr, once it has ended."""
         self.wait(timeout)
         return self.out.read_text(), self.err.read_text()
+
+
+def finding(folder: Path) -> dict[str, str]:
+    """This process's environment, but that Python finds the modules in ``folder`` before all others."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}

@@ -21,6 +21,7 @@ from lab.runs.lock import read_holder
 from lab.runs.metrics import read_metrics
 from lab.sweeps.status import Gathering
 from lab.train import run as train_with
+from scripts.process import finding
 
 # A wait ends as soon as what it waits for is there; this long it is only where something is wrong.
 TIMEOUT = 600
@@ -55,12 +56,10 @@ class Sweep:
         self.said = folder / "said"
 
     def start(self) -> None:
-        # What the checkout holds, not what happens to be installed.
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": path}
         self.said.write_text("")
         files = (self.said, self.said)
-        self.process = Process(*self.words, folder=self.folder, environment=environment, files=files)
+        # What the checkout holds, not what happens to be installed.
+        self.process = Process(*self.words, folder=self.folder, environment=finding(ROOT), files=files)
 
     def end(self) -> tuple[int, str]:
         """Exit status and what was said, once the command has ended."""

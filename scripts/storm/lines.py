@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
-from scripts.process import Process
+from scripts.process import Process, finding
 from scripts.storm.bad_lines import BAD_LINES, BadLine
 from scripts.storm.case import Case, Storm
 from scripts.storm.command import ROOT, problem_with, said_by
@@ -31,9 +30,7 @@ STORM = Storm(
 
 
 def _carry_out(line: BadLine, folder: Path) -> str | None:
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    said = said_by(Process("-m", line.module, *line.arguments, folder=folder, environment=environment))
+    said = said_by(Process("-m", line.module, *line.arguments, folder=folder, environment=finding(ROOT)))
     if problem := problem_with(said, refusals=(1, 2)):
         return problem
     if not said.status:

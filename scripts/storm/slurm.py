@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from lab.runs.lock import read_holder
-from scripts.process import Process
+from scripts.process import Process, finding
 from scripts.storm.case import Case, Storm
 from scripts.storm.command import ROOT
 from scripts.storm.compare import differences
@@ -77,9 +77,8 @@ def _carry_out(grounds: Grounds, drawn: random.Random, shape: str, deed: str, fo
 
 def _start(shape: str, folder: Path) -> Process:
     """Starts a sweep of one run, with the code of this checkout."""
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     words = ["-m", "lab.train", "-m", *overrides(shape, folder / "runs"), *_LAUNCHER]
-    return Process(*words, folder=folder, environment={**os.environ, "PYTHONPATH": path})
+    return Process(*words, folder=folder, environment=finding(ROOT))
 
 
 def _saved(folder: Path) -> Path | None:

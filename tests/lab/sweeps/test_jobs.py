@@ -29,6 +29,7 @@ from lab.sweeps import jobs
 from lab.sweeps.launcher import SlurmLauncher, _leave, _Run
 from lab.train import run as train_with
 from lab.training.ending import ended_by_signals
+from scripts.process import finding
 
 SWEEP = ("-m", "experiment=reasoning", "data.numbers=4", "seed=0,1", "hydra/launcher=submitit_slurm")
 OPEN = {**dict.fromkeys(["nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "gres"]), "setup": []}
@@ -141,9 +142,7 @@ def test_without_slurm_the_launcher_says_so(tmp_path: Path) -> None:
 
 def test_without_submitit_the_launcher_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "submitit.py").write_text("raise ModuleNotFoundError('none', name='submitit')")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = python("-m", "lab.train", *SWEEP, folder=tmp_path, check=False, environment=environment)
+    done = python("-m", "lab.train", *SWEEP, folder=tmp_path, check=False, environment=finding(tmp_path))
     assert done.returncode == 1
     assert "needs submitit, which is not installed: pip install 'eureka-lab[slurm]'" in done.stderr
     assert "Traceback" not in done.stderr
