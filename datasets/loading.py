@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, Self, TypedDict
 
 import lightning as L
 import torch
@@ -113,6 +115,7 @@ class StepLoader(DataLoader):
 
 def _lives_until_saved(worker: int) -> None:
     """Makes a process that loads data live until the training, told to end, has saved."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, which tells the training, too
     obey_only_the_parent()
 
 
@@ -140,6 +143,13 @@ class DataModule(L.LightningDataModule, ABC):
     locations: tuple[str, ...] = ()
     ragged: ClassVar[bool] = False
 
+    # Number of processes that train, and of this one, where no trainer tells them.
+    _place = (1, 0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The data without their trainer, for a process that loads them and is not forked: it gets a pickle of them."""
+        return {**vars(self), "trainer": None, "_place": (self.world_size, self.rank)}
+
     def __repr__(self) -> str:
         """The class and its sizes, as far as they are known before the data are loaded."""
         known = {name: vars(self).get(name) for name in ("batch_size", "validation_size", "epoch_size", "epoch_steps")}
@@ -155,6 +165,12 @@ class DataModule(L.LightningDataModule, ABC):
     def latent_names(self) -> Mapping[str, tuple[str, ...]]:
         """Names of the values of latents: latent -> one name per value, from 0 on; no latent without names."""
         return {}
+
+    def alone(self) -> Self:
+        """The same data, as a process that trains alone draws them: each process the whole set."""
+        alone = copy.copy(self)
+        alone.trainer, alone._place = None, (1, 0)
+        return alone
 
     def share(self, other: DataModule) -> None:
         """Takes over what ``other``, the same data with another seed, has loaded or will load, such as images."""
@@ -246,12 +262,12 @@ class DataModule(L.LightningDataModule, ABC):
     @property
     def world_size(self) -> int:
         """Number of processes that train."""
-        return self.trainer.world_size if self.trainer else 1
+        return self.trainer.world_size if self.trainer else self._place[0]
 
     @property
     def rank(self) -> int:
         """Number of this process, from 0 on."""
-        return self.trainer.global_rank if self.trainer else 0
+        return self.trainer.global_rank if self.trainer else self._place[1]
 
     def prior_accuracy(self) -> float | None:
         """The plateau of the validation set (:func:`lab.datasets.prior.prior_accuracy`); None without two steps."""

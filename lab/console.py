@@ -31,6 +31,10 @@ class Unfinished(LabError):
     """A run that has neither failed nor ended: the same command goes on with it."""
 
 
+class Refused(LabError):
+    """A run whose folder holds a run of another configuration: the same command will not run it."""
+
+
 def printable(text: str) -> str:
     """Shows control characters as escapes (``\\x1b``): text of other people must not control the terminal."""
     if text.isprintable():
@@ -183,7 +187,7 @@ _beginning = ""
 
 
 def begin_lines(name: str) -> None:
-    """Lets each text that :func:`tell` prints begin with a name, where runs of several processes share a terminal."""
+    """Lets each line that :func:`tell` prints begin with a name, where runs of several processes share a terminal."""
     global _beginning
     _beginning = f"{name}: "
 
@@ -200,9 +204,8 @@ def tell(text: str, by_all: bool = False) -> None:
     if by_all and rank:
         text = f"process {rank}: {text}"
     if by_all or not rank:
-        text = _beginning + text
         try:
-            print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
+            print("\n".join(_beginning + printable(line) for line in text.split("\n")), file=sys.stderr, flush=True)
         except OSError as error:
             if error.errno not in UNREAD:
                 raise

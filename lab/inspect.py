@@ -27,7 +27,10 @@ from __future__ import annotations
 import sys
 
 if __name__ == "inspect":  # Python's own module of this name was meant: the folder of this file leads the path
-    sys.exit("start Python in the folder above lab/, and the lab as modules: python -m lab.train experiment=reasoning")
+    sys.exit(
+        "lab/ leads Python's path here, and lab/inspect.py hides Python's own inspect: start a command of the lab as a "
+        "module, from another folder, as in python -m lab.train experiment=reasoning"
+    )
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ from hydra_plugins.eureka_lab import offer
 from lab.config import command_line
 from lab.config.arguments import tell_version
 from lab.config.compose import CONFIGS
-from lab.console import LabError, Unfinished, begin_lines, import_from_here, noted_if_slow, refusals, tell
+from lab.console import LabError, Refused, Unfinished, begin_lines, import_from_here, noted_if_slow, refusals, tell
 from lab.runs.spec import RunSpec
 from lab.runs.summary import Summary
 from lab.terminal import outlive_readers
@@ -35,6 +35,7 @@ def _main(config: DictConfig) -> float | None:
     multirun = settings.mode == RunMode.MULTIRUN
     if multirun and multiprocessing.parent_process() is not None:
         begin_lines(f"#{settings.job.num}")  # other runs of the sweep write between its lines
+        tell(" ".join(settings.overrides.task))
     try:
         spec = RunSpec.of(config, settings.overrides.task, settings.runtime.choices)
         if spec.config.threads is None:
@@ -50,7 +51,8 @@ def _main(config: DictConfig) -> float | None:
         if multirun:
             # The other runs of the sweep still run; it ends with status 1 once they are done. Only the sentence is sent
             # from another process: not every error can be.
-            raise (Unfinished if cut_short else LabError)(str(error)) from None
+            kind = next(kind for kind in (Unfinished, Refused, LabError) if isinstance(error, kind))
+            raise kind(str(error)) from None
         sys.exit(1)
     for summary in summaries:
         tell(f"seed {summary.seed}: {summary}" if spec.several else str(summary))

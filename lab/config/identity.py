@@ -5,7 +5,7 @@ Imports nothing heavy: a report reads thousands of configurations with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # Top-level keys that say where and how loudly to run, not what: no part of a run's name or identity.
@@ -28,6 +28,11 @@ def _says_nothing(key: str) -> bool:
     # Elsewhere such a key is an option like any other: a rule of one's own may take a root.
     lies = key.startswith(("data.", "callbacks.")) and key.endswith((".root", ".download", ".folder"))
     return looks or lies
+
+
+def telling(keys: Iterable[str]) -> list[str]:
+    """Sorts keys in which two configs differ, for a message: where a class lies says least of what is run."""
+    return sorted(keys, key=lambda key: (key.endswith("_target_"), key))
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:

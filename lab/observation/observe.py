@@ -5,7 +5,6 @@ Shapes: B scenes of a chunk, H heads, N queries, M keys, D head dimension, W wid
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -301,8 +300,7 @@ def _chunks(
 
 def _batches(data: DataModule, device: torch.device) -> Iterable[Batch]:
     if data.world_size > 1:
-        data = copy.copy(data)
-        data.trainer = None  # a trainer would give each process only a share of the set
+        data = data.alone()  # else each process would have a share of the set
     for batch in data.val_dataloader():
         yield data.on_after_batch_transfer(move_data_to_device(batch, device), 0)
 

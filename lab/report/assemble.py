@@ -108,7 +108,7 @@ def assemble(
     for setting in found:
         by_experiment.setdefault(setting.experiment, []).append(setting)
     rows = set_beside(table, found, confidence) if table else ()
-    with noted_if_slow(f"comparing {counted(len(found), 'setting')}"):
+    with noted_if_slow(f"comparing and drawing {counted(len(found), 'setting')}"):
         sections = [_section(name, own, baseline, confidence) for name, own in by_experiment.items()]
     for one in sections:
         if baseline not in (None, *one.names):

@@ -16,7 +16,7 @@ import numpy as np
 from lab.console import LabError, counted, noted_if_slow
 from lab.files import DamagedFile, as_path, write_atomically
 from lab.report.records import CURVES, FILES, Record, read_record
-from lab.report.side_by_side import side_by_side
+from lab.report.side_by_side import check_processes, side_by_side
 from lab.runs.summary import Summary, as_it_is_now
 from lab.runs.walk import walk_runs
 
@@ -58,8 +58,7 @@ def gather(root: str | Path, processes: int | None = 1) -> Gathered:
         LabError: if there is no such folder, or fewer than one process.
     """
     root = folder_of_runs(root, "gather('runs/reasoning')").absolute()
-    if processes is not None and processes < 1:
-        raise LabError(f"processes are 1 or more, got {processes}")
+    check_processes(processes)
     left_out: dict[Path, str] = {}
 
     def leave_out(folder: Path, why: str) -> None:

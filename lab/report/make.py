@@ -12,6 +12,7 @@ from lab.files import as_path
 from lab.report.assemble import Report, assemble
 from lab.report.gather import folder_of_runs, gather
 from lab.report.published import load
+from lab.report.side_by_side import check_processes
 from lab.report.write import check_out, write
 from lab.runs.provenance import command_line, git_state, now
 
@@ -50,6 +51,7 @@ def report(
         raise LabError(f"--confidence must be from 0.5 to below 1, got {confidence}")
     if pictures_mib is not None and not (pictures_mib >= 0 and math.isfinite(pictures_mib)):
         raise LabError(f"--pictures must be a number of MiB, 0 or more, got {pictures_mib}")
+    check_processes(processes)
     table = load(against) if against else None
     name = "report" if against is None else f"report-{against.replace('/', '-')}"
     out = as_path(out, "report(['runs'], out='somewhere')") if out else folders[0] / name

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lab.config.compose import compose_config
+from lab.config.identity import telling
 from lab.config.overrides import Override, last_of_each
 from lab.report.records import Record, only_watches, what_is_run
 from lab.runs.spec import RULE
@@ -144,11 +145,12 @@ def _names(groups: Sequence[Sequence[Record]]) -> list[str]:
     for name in {name for name in names if names.count(name) > 1}:
         places = [place for place, other in enumerate(names) if other == name]
         configs = [groups[place][0].config for place in places]
-        # A class that has moved says least of what was run.
-        keys = sorted(_unlike(configs), key=lambda key: key.endswith("_target_"))
+        keys = telling(_unlike(configs))
         for number, (place, config) in enumerate(zip(places, configs, strict=True), start=1):
             told = [f"{key}={config.get(key, 'absent')}" for key in keys[:_MOST_NAMED]]
-            names[place] = ", ".join([name, *told]) + f" ({number})" * (len(keys) > _MOST_NAMED)
+            names[place] = ", ".join([name, *told])
+            if len(keys) > _MOST_NAMED:
+                names[place] += f" ({number})"
     # Names may still be equal, because 1 and "1" read alike: number them.
     times, seen = Counter(names), Counter[str]()
     for place, name in enumerate(names):

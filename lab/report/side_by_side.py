@@ -11,6 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+from lab.console import LabError, first_line, tell
+from lab.runs import slurm
 from lab.signals import hears
 
 Thing = TypeVar("Thing")
@@ -32,15 +34,25 @@ def side_by_side(
             may ask for more than one: where Python does not fork, each process imports it.
         least: number of things below which a process costs more time than it saves.
     """
-    workers = min(processes or min(os.cpu_count() or 1, _MOST), len(things) // least)
-    if workers < 2:
+    workers = min(processes or min(slurm.cpus() or os.cpu_count() or 1, _MOST), len(things) // least)
+    if workers < 2 or multiprocessing.current_process().daemon:  # which may start none
         return list(map(do, things))
     try:
-        with ProcessPoolExecutor(workers, initializer=_end_at_once) as pool:
-            return list(pool.map(do, things, chunksize=max(1, least // 2)))
-    except (BrokenProcessPool, NotImplementedError, OSError):
-        # No process may begin here, or one was killed, as for lack of memory; an error of the disk comes once more.
+        pool = ProcessPoolExecutor(workers, initializer=_end_at_once)
+    except (NotImplementedError, OSError):  # a machine without semaphores
         return list(map(do, things))
+    try:
+        with pool:
+            return list(pool.map(do, things, chunksize=max(1, least // 2)))
+    except (BrokenProcessPool, BlockingIOError) as error:
+        tell(f"one process does the work of {workers}, as one of them was lost or could not begin: {first_line(error)}")
+        return list(map(do, things))
+
+
+def check_processes(processes: object) -> None:
+    """Raises LabError for what is no number of processes."""
+    if processes is not None and (type(processes) is not int or processes < 1):
+        raise LabError(f"processes={processes!r} is wrong: give a whole number, at least 1, or None for one per core")
 
 
 def _end_at_once() -> None:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
-from lab.config.identity import identity
-from lab.console import LabError, tell
+from lab.config.identity import identity, telling
+from lab.console import LabError, Refused, tell
 from lab.files import DamagedFile, read_json, remove_unfinished, write_json, write_text
 from lab.runs.lock import FolderLock
 from lab.runs.metrics import FILE as METRICS
@@ -161,7 +161,8 @@ class Run:
         The folder's name tells only what was typed; a default or a config file may have changed since.
 
         Raises:
-            LabError: if the folder holds a run of another configuration, or its configuration is damaged.
+            Refused: if the folder holds a run of another configuration.
+            LabError: if its configuration is damaged.
         """
         if not (self.folder / CONFIG).exists():
             return
@@ -171,12 +172,11 @@ class Run:
             raise LabError(f"{error}; force=true starts anew and keeps the old run beside it") from error
         different = [k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k)]
         if different:
-            # A class that has moved says least of what is run.
-            different.sort(key=lambda key: (key.endswith("_target_"), key))
-            listed = [f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} now" for k in different[:4]]
-            listed += [f"and {len(different) - 4} more"] * (len(different) > 4)
+            listed = [f"{k}: {theirs.get(k)!r} there, {mine.get(k)!r} now" for k in telling(different)[:4]]
+            if len(different) > 4:
+                listed.append(f"and {len(different) - 4} more")
             made_by = made_by_other_lab(self.folder)
-            raise LabError(
+            raise Refused(
                 f"{self.folder} holds a run of another configuration ({'; '.join(listed)}){made_by}: "
                 "give force=true to start anew (the old run is kept beside it), or name another paths.runs"
             )
@@ -300,8 +300,8 @@ class Run:
             _tell_of_damage(damaged)
         elif damaged:
             raise LabError(
-                f"no checkpoint of {self.folder} is intact: {'; '.join(damaged)}{made_by_other_lab(self.folder)}: "
-                "training with force=true starts anew and keeps the old run beside it"
+                f"no checkpoint of {self.folder} is intact: {'; '.join(damaged)}: training with force=true starts anew "
+                "and keeps the old run beside it"
             )
 
 

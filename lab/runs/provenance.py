@@ -21,7 +21,6 @@ from lab.runs import slurm
 FILE = "provenance.json"
 
 PACKAGES = (
-    "eureka-lab",
     "torch",
     "torchvision",
     "lightning",
@@ -76,20 +75,21 @@ def git_state() -> dict[str, Any]:
 
 
 def made_by_other_lab(folder: Path) -> str:
-    """Says which other version of the lab made a run, and that it reads it: ends a message; "" if this one did."""
+    """Says for a message which other version of the lab has made a run, in brackets; "" if this one has."""
     try:
         stored = dict(read_json(folder / FILE))
         # Before 0.2.0, runs did not say it.
         version, commit = dict(stored["versions"]).get("eureka-lab", "0.1.0"), dict(stored["git"]).get("commit")
     except (DamagedFile, KeyError, TypeError, ValueError):
         return ""
-    at = f" (commit {str(commit)[:8]})" if commit else ""
-    return "" if version == __version__ else f"; lab {version}{at} made it, and reads it"
+    at = f", commit {str(commit)[:8]}" if commit else ""
+    return "" if version == __version__ else f" (made by lab {version}{at}, which reads it)"
 
 
 def versions() -> dict[str, str]:
     """Versions of the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
+    # The lab's own is that of the code which runs: what is installed may be another, or none.
+    found = {"python": platform.python_version(), "eureka-lab": __version__}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)

@@ -13,7 +13,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
 from lab.config.hydra_internals import error_of
-from lab.console import LabError, first_line, tell
+from lab.console import LabError, Refused, first_line, tell
 from lab.runs.spec import runs_folder
 from lab.runs.summary import is_finished
 from lab.sweeps.record import names_of
@@ -46,26 +46,30 @@ class TellingLauncher:
             end_if_told()
             tell(lost_process("this sweep", error))
             names = names_of(self._config, job_overrides)
-            self._end([of_seeds for of_seeds in names if not self._is_done(of_seeds)], len(names))
+            self._end([of_seeds for of_seeds in names if not self._is_done(of_seeds)], [], len(names))
         end_if_told()
         errors = [error_of(one) for one in results]
         broken = [jobs for jobs, error in zip(job_overrides, errors, strict=True) if error]
         unexpected = any(error and not isinstance(error, LabError) for error in errors)
         if not broken or unexpected or os.environ.get("HYDRA_FULL_ERROR"):
             return results
-        self._end(names_of(self._config, broken), len(results))
+        refused = [jobs for jobs, error in zip(job_overrides, errors, strict=True) if isinstance(error, Refused)]
+        missing = [jobs for jobs in broken if jobs not in refused]
+        self._end(names_of(self._config, missing), names_of(self._config, refused), len(results))
 
     def _is_done(self, of_seeds: Sequence[str]) -> bool:
         """Tells whether all runs of a job have finished; under force nobody knows, as it may be the runs before."""
         runs = runs_folder(self._config)
         return not self._config.force and all(is_finished(runs / name) for name in of_seeds)
 
-    def _end(self, broken: Sequence[Sequence[str]], jobs: int) -> NoReturn:
-        """Names the runs of jobs that did not finish, or that have finished and are of another configuration; exits."""
-        refused = all(map(self._is_done, broken))
-        what = "were refused, for the reasons above" if refused else "did not finish"
-        missing = "" if refused else ". The same command runs what is missing."
-        tell(f"error: {len(broken)} of {jobs} runs {what}: {', '.join(map(_name, broken))}{missing}")
+    def _end(self, missing: Sequence[Sequence[str]], refused: Sequence[Sequence[str]], jobs: int) -> NoReturn:
+        """Names the runs of jobs that did not finish, and of those that were refused; ends the program."""
+        if refused:
+            why = "as their folders hold runs of another configuration"
+            tell(f"error: {len(refused)} of {jobs} runs refused, {why}: {', '.join(map(_name, refused))}")
+        if missing:
+            names, again = ", ".join(map(_name, missing)), "The same command runs what is missing."
+            tell(f"error: {len(missing)} of {jobs} runs did not finish: {names}. {again}")
         sys.exit(1)
 
 

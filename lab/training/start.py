@@ -21,8 +21,18 @@ from lab.signals import Ended, surely
 from lab.training.memory import keep_freed_memory
 from lab.training.processes import stopped, train_apart
 
-# Held by the thread that trains, which may do so within a run of its own.
+# Held by the thread that trains; a callback of that run may call lab.run again.
 _training = threading.RLock()
+
+
+def _none_trains() -> None:
+    """Frees a forked process of the lock that a thread of its parent held, and that it has not got."""
+    global _training
+    _training = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_none_trains)
 
 
 def run(overrides: Sequence[str]) -> list[Summary]:
@@ -36,7 +46,7 @@ def run(overrides: Sequence[str]) -> list[Summary]:
         overrides: as on the command line: ``["experiment=reasoning", "seed=3"]``.
 
     Raises:
-        LabError: for every problem that a user can fix; while another thread of this process trains.
+        LabError: for every problem that a user can fix, and while another thread of this process trains.
         KeyboardInterrupt: after Ctrl-C or the interrupt of a notebook, by which the run saves first.
         SystemExit: after another signal that ends the program, such as SIGTERM, by which it saves, too.
     """
@@ -66,7 +76,8 @@ def _alone() -> Iterator[None]:
     Raises:
         LabError: if another thread trains.
     """
-    if not _training.acquire(blocking=False):
+    training = _training
+    if not training.acquire(blocking=False):
         raise LabError(
             "another thread trains with lab.run, and all threads of a process share its random numbers: start each run "
             "in a process of its own, as with concurrent.futures.ProcessPoolExecutor, or one after the other"
@@ -74,7 +85,7 @@ def _alone() -> Iterator[None]:
     try:
         yield
     finally:
-        _training.release()
+        training.release()
 
 
 @contextmanager

@@ -64,8 +64,16 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
         LabError: if there is no run in the folder, its config is damaged or names something that may not be built, or a
             trusted module does not exist; says which other version of the lab has made the run, if one has.
     """
+    trust = [trust] if isinstance(trust, str) else trust
+    for name in trust:
+        home = name.partition(".")[0]
+        if not home or find_spec(home) is None:
+            raise LabError(f"trust={name}: there is no such module; yours is found by PYTHONPATH=<its folder>")
+    check_there(folder)
     try:
-        return _load_config(folder, [trust] if isinstance(trust, str) else trust)
+        return _load_config(folder, trust)
+    except DamagedFile:
+        raise
     except LabError as error:
         if not (made_by := made_by_other_lab(folder)):
             raise
@@ -73,11 +81,6 @@ def load_config(folder: Path, trust: Sequence[str] = ()) -> DictConfig:
 
 
 def _load_config(folder: Path, trust: Sequence[str]) -> DictConfig:
-    for name in trust:
-        home = name.partition(".")[0]
-        if not home or find_spec(home) is None:
-            raise LabError(f"trust={name}: there is no such module; yours is found by PYTHONPATH=<its folder>")
-    check_there(folder)
     path = folder / FILE
     plain = read_config(folder)
     for name in (*_MADE, "trainer"):

@@ -179,7 +179,7 @@ def page(key: str, runs: Path, out: Path) -> str:
     if len(missing) == len(asked):
         raise LabError(f"neither {runs} nor {kept} holds a run of the study: leave out --page to train them")
     # What is kept of a run that is missing is of another configuration.
-    report([kept], out=out / "report", without=missing)
+    report([kept], out=out / "report", without=missing, processes=None)
     settings = pd.read_csv(out / "report" / "settings.csv", dtype=str).fillna("")
     text = [f"# {study.title}", origin(), study.told, *sentences(out)]
     for part in study.parts:

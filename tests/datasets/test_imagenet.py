@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import shutil
 import signal
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -207,13 +209,27 @@ def test_an_epoch_is_opened_before_its_place_is_known(workers: int) -> None:
     assert [one.tolist() for one in batches] == [[2, 3], [2, 4]]
 
 
+def test_a_loader_process_that_is_not_forked_gets_the_data_without_their_trainer(folder: Path) -> None:
+    """A trainer holds what cannot be pickled; the process keeps its place among those that train."""
+    data = plain(folder, batch_size=20)
+    data.trainer = SimpleNamespace(world_size=2, global_rank=1, held=lambda: None)  # type: ignore[assignment]
+    for loader in (data.train_dataloader(), data.val_dataloader()):
+        assert isinstance(loader, StepLoader)
+        sent = pickle.loads(pickle.dumps(loader.dataset))
+        assert torch.equal(sent[1, 1]["x"], loader.dataset[1, 1]["x"])
+    there = pickle.loads(pickle.dumps(data))
+    assert (there.trainer, there.world_size, there.rank) == (None, 2, 1)
+    assert (there.alone().world_size, there.alone().rank) == (1, 0)
+
+
 @pytest.mark.skipif(not hasattr(signal, "sigwaitinfo"), reason="macOS does not tell who sends a signal")
-def test_a_loader_process_outlives_a_sigterm_to_all_of_a_job() -> None:
+def test_a_loader_process_outlives_a_signal_to_all_of_a_job_or_terminal() -> None:
     before = set(multiprocessing.active_children())
     batches = iter(StepLoader(_place, 40, workers=1))
     first = next(batches)
     (worker,) = set(multiprocessing.active_children()) - before
-    subprocess.run(["kill", str(worker.pid)], check=True)
+    for name in ("TERM", "INT"):
+        subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)
     assert [first.tolist(), *(next(batches).tolist() for _ in range(19))] == [[0, step] for step in range(20)]
     worker.terminate()  # by its parent
     worker.join(10)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import random
 import sys
 import tomllib
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -114,6 +115,12 @@ def test_a_run_leaves_the_process_as_it_was(tmp_path: Path, one_thread: None, mo
     assert warnings.filters[0][1].pattern == "of mine"
 
 
+def may_train() -> bool:
+    """Tells whether no other thread of this process trains."""
+    with starting._alone():
+        return True
+
+
 def test_one_thread_at_a_time_trains(monkeypatch) -> None:
     """Two would draw from the same random numbers, and the first that ends would set them back for the other."""
     trains, may_end = Event(), Event()
@@ -130,6 +137,9 @@ def test_one_thread_at_a_time_trains(monkeypatch) -> None:
         try:
             with pytest.raises(LabError, match="another thread trains with lab"):
                 lab.run(["experiment=reasoning", "seed=1"])
+            if hasattr(os, "fork"):  # a process of its own has no thread that trains
+                with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as processes:
+                    assert processes.submit(may_train).result(60)
         finally:
             may_end.set()
         assert first.result() == lab.run(["experiment=reasoning", "seed=1"]) == []
@@ -220,7 +230,8 @@ INSPECTED = partial(inspect, "nowhere", ["callbacks=[attention_entropy]"])
         (report, ("nowhere",), "^nowhere is no folder"),
         (gather, ("nowhere",), "^nowhere is no folder: name one that holds runs"),
         (gather, (ROOT / "README.md",), "README.md is no folder: name one that holds runs"),
-        (gather, (ROOT / "docs", 0), "processes are 1 or more, got 0"),
+        (gather, (ROOT / "docs", 0), "processes=0 is wrong: give a whole number, at least 1"),
+        (partial(report, processes="4"), (ROOT / "docs",), "processes='4' is wrong"),
         (lab.load_runs, ("",), "'' is no path: give one, as in load_runs"),
         (read_trained, (None,), "None is no path: give one, as in read_trained"),
         (read_trained, (5,), "5 is no path"),

@@ -201,11 +201,13 @@ def test_a_finished_run_of_another_configuration_is_not_taken_for_this_one(tmp_p
     config.write_text(config.read_text().replace("_target_: lab.", "_target_: older.lab."))
     provenance = run / "provenance.json"
     provenance.write_text(re.sub(r'"eureka-lab": "[^"]+"', '"eureka-lab": "0.1.0"', provenance.read_text()))
-    told = r"\(optim\.weight_decay: 0\.5 .*_target_: .*; and \d+ more\); lab 0\.1\.0( \(commit [0-9a-f]{8}\))? made it,"
+    told = r"\(optim\.weight_decay: 0\.5 .*_target_: .*; and \d+ more\) \(made by lab 0\.1\.0(, commit [0-9a-f]{8})?,"
     with pytest.raises(LabError, match=told):
         train_in(tmp_path, *SMALL[:-1], "trainer.max_epochs=1")
-    with pytest.raises(LabError, match=r"=older\.lab\.\S+ .* not made: .*; lab 0\.1\.0.* made it, and reads it$"):
+    with pytest.raises(LabError, match=r"=older\.lab\.\S+ .* not made: .* \(made by lab 0\.1\.0.*, which reads it\)$"):
         load_config(run)
+    with pytest.raises(LabError, match=r"PYTHONPATH=<its folder>$"):
+        load_config(run, ["no_such_module"])
 
 
 @pytest.mark.parametrize("epochs", ["null", "-1", "0"])

@@ -50,12 +50,13 @@ def test_only_what_is_new_is_read_again(write, tmp_path: Path) -> None:
     assert two.exists()
 
 
-def test_many_runs_are_read_side_by_side_and_the_same(tmp_path: Path, monkeypatch) -> None:
+def test_many_runs_are_read_side_by_side_and_the_same(tmp_path: Path, monkeypatch, capsys) -> None:
     write_runs(tmp_path, 30, epochs=3)
     alone = gather(tmp_path, processes=1)
     (tmp_path / INDEX).unlink()
     monkeypatch.setattr(gathering, "_FOR_A_PROCESS", 10)
     together = gather(tmp_path, processes=2)
+    assert "one process does the work" not in capsys.readouterr().err
     assert [run.folder for run in alone.runs] == [run.folder for run in together.runs]
     for one, other in zip(alone.runs, together.runs, strict=True):
         assert one.summary == other.summary and np.array_equal(one.curves, other.curves, equal_nan=True)

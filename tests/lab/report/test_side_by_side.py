@@ -16,12 +16,12 @@ from lab.report import side_by_side as module
 from lab.report.side_by_side import side_by_side
 
 SLOW = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from lab.report.side_by_side import side_by_side
 
 def wait(folder):
-    (Path(folder) / str(time.monotonic_ns())).touch()
+    (Path(folder) / str(os.getpid())).touch()
     time.sleep(60)
 
 if __name__ == "__main__":
@@ -52,8 +52,11 @@ def test_results_come_in_order_from_processes_where_there_is_enough_to_do() -> N
         side_by_side(fails, range(4), 2, 2)
 
 
-def test_where_no_process_may_begin_or_one_is_killed_this_one_does_the_work(monkeypatch) -> None:
+def test_where_no_process_may_begin_or_one_is_killed_this_one_does_the_work(monkeypatch, capsys) -> None:
     assert side_by_side(ends_its_process, range(4), 2, 2) == [0, 1, 2, 3]
+    assert "one process does the work of 2, as one of them was lost" in capsys.readouterr().err
+    with multiprocessing.Pool(1) as pool:
+        assert pool.apply(side_by_side, (str, range(4), 2, 2)) == ["0", "1", "2", "3"]
 
     def none_may_begin(*_: object, **__: object) -> None:
         raise PermissionError("no semaphores")
@@ -70,7 +73,7 @@ def test_processes_end_with_the_one_that_made_them(tmp_path: Path) -> None:
         until = time.monotonic() + 60
         while len(list(begun.iterdir())) < 2 and time.monotonic() < until:
             time.sleep(0.05)
-        workers = psutil.Process(process.pid).children()
+        workers = [psutil.Process(int(path.name)) for path in begun.iterdir()]
         process.kill()
     gone, alive = psutil.wait_procs(workers, timeout=30)
     assert len(gone) == 2 and not alive

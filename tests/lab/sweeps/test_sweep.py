@@ -111,7 +111,7 @@ def test_a_killed_process_of_a_sweep_is_told_with_what_is_left(tmp_path: Path, m
         main()
     refused, last = capsys.readouterr().err.splitlines()
     assert "holds a run of another configuration (optim.weight_decay" in refused
-    assert last == f"error: 1 of 1 runs were refused, for the reasons above: {name}0"
+    assert last == f"error: 1 of 1 runs refused, as their folders hold runs of another configuration: {name}0"
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before its runs begin", "while they train"])
