@@ -181,7 +181,6 @@ MOST_THREADS = 1024
 # Errors of writing where nobody reads: a pipe whose reader has gone, a terminal that has.
 UNREAD = (errno.EPIPE, errno.EIO)
 
-
 # What this process's lines begin with.
 _beginning = ""
 

@@ -49,12 +49,12 @@ class TellingLauncher:
             self._end([of_seeds for of_seeds in names if not self._is_done(of_seeds)], [], len(names))
         end_if_told()
         errors = [error_of(one) for one in results]
-        broken = [jobs for jobs, error in zip(job_overrides, errors, strict=True) if error]
-        unexpected = any(error and not isinstance(error, LabError) for error in errors)
+        broken = [(jobs, error) for jobs, error in zip(job_overrides, errors, strict=True) if error]
+        unexpected = any(not isinstance(error, LabError) for _, error in broken)
         if not broken or unexpected or os.environ.get("HYDRA_FULL_ERROR"):
             return results
-        refused = [jobs for jobs, error in zip(job_overrides, errors, strict=True) if isinstance(error, Refused)]
-        missing = [jobs for jobs in broken if jobs not in refused]
+        refused = [jobs for jobs, error in broken if isinstance(error, Refused)]
+        missing = [jobs for jobs, error in broken if not isinstance(error, Refused)]
         self._end(names_of(self._config, missing), names_of(self._config, refused), len(results))
 
     def _is_done(self, of_seeds: Sequence[str]) -> bool:
